@@ -1,0 +1,5 @@
+#include "bindings.h"
+
+NB_MODULE(_native, m) {
+    m.doc() = "Octavo's native code. Every function releases the GIL while it computes.";
+}

@@ -1,0 +1,1 @@
+"""The ops a decoder is made of, and the back ends that compute them."""

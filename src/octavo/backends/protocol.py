@@ -1,0 +1,273 @@
+"""What a back end must do: the contract of every op.
+
+A decoder (`models/decoder.py`) is one function of an `Ops` object. A back end *compiles* that function into a
+`Program`: the CPU back end runs it once to record native ops and replays them in one call per step; eager back ends
+run it on every step. Either way the decoder sees only the names below.
+
+Shapes. T is the number of new tokens in the step over all its sequences, B the number of sequences, S the number of
+tokens whose logits are wanted. A tensor of the decoder is `[T, width]` (after `select`: `[S, width]`) with rows
+contiguous; it is an opaque handle. Heads lie one after another inside a row: head h takes columns
+`h * head_dim : (h + 1) * head_dim`. bfloat16 arrays are numpy uint16 arrays holding the upper half of a float32.
+
+Arithmetic, for every back end that promises answers which never change. Each output element depends only on its own
+row, the weights, and the KV of its own sequence; its sum runs over K in one fixed order with the same instructions
+whatever T, B, the chunking, the block size, the thread count or the neighbours are. Attention reduces over absolute
+pieces of a fixed number of tokens, merged in order. So the bits of a row never depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+Tensor = Any
+"""Opaque to the decoder: a buffer, a numpy array or a torch tensor."""
+Weight = Any
+"""Opaque: a matrix or vector in the back end's own layout."""
+
+
+class KVShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The KV memory to allocate. Layers are numbered over the whole model; each belongs to one group."""
+
+    layer_groups: tuple[int, ...]
+    """Group of each layer; `len` is the number of layers."""
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    """"bfloat16" or "float32"."""
+    block_size: int
+    num_blocks: int
+    """The null block 0 included; nothing is ever read from or written to block 0 on behalf of a sequence."""
+    max_num_seqs: int
+    max_blocks_per_seq: int
+
+    @property
+    def num_groups(self) -> int:
+        return max(self.layer_groups) + 1
+
+    @property
+    def layers_per_page(self) -> int:
+        """Layers in the largest group: a page of any group has room for this many."""
+        return max(self.layer_groups.count(g) for g in range(self.num_groups))
+
+    @property
+    def bytes_per_block(self) -> int:
+        item = 2 if self.dtype == "bfloat16" else 4
+        return 2 * self.layers_per_page * self.block_size * self.num_kv_heads * self.head_dim * item
+
+
+class KVMemory(Protocol):
+    """Blocks and block tables. Layout inside a block is the back end's own; a block is one contiguous range."""
+
+    shape: KVShape
+    block_tables: Int32Array
+    """int32 `[num_groups, max_num_seqs, max_blocks_per_seq]`, in host memory, written by the worker between steps.
+    Token t of row r in group g lives in block `block_tables[g, r, t // block_size]` at offset `t % block_size`."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, (source, destination), in order."""
+
+    def erase_blocks(self, blocks: Sequence[int]) -> None:
+        """Fill blocks with zero bytes."""
+
+    def export_block(self, block: int) -> bytes:
+        """The block's bytes, `bytes_per_block` long."""
+
+    def import_block(self, block: int, data: bytes) -> None:
+        """Restore bytes that `export_block` of the same shape gave. Raises ValueError on another length."""
+
+
+class StepBatch(msgspec.Struct, kw_only=True):
+    """One step's input. All int32. Sequences one after another; a sequence's new tokens are its last ones."""
+
+    token_ids: Int32Array
+    """[T]"""
+    positions: Int32Array
+    """[T], absolute position of each token in its sequence."""
+    batch_rows: Int32Array
+    """[B], block-table row of each sequence."""
+    query_start_loc: Int32Array
+    """[B + 1], first token of each sequence in `token_ids`."""
+    seq_lens: Int32Array
+    """[B], tokens of the sequence in the cache after this step, new ones included."""
+    logits_tokens: Int32Array
+    """[S], indices into `token_ids` whose logits are wanted, ascending."""
+
+
+class RopeParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary embedding (Su et al., arXiv:2104.09864), rotate-half convention of Hugging Face's Llama.
+
+    With `inv_freq` of length R/2, the first R dims of a head are rotated: for i < R/2, with angle a = position *
+    inv_freq[i], (x[i], x[i + R/2]) becomes (x[i] cos a - x[i + R/2] sin a, x[i + R/2] cos a + x[i] sin a), times
+    `scale`. cos and sin are computed in float64 from the exact position and rounded to float32.
+    """
+
+    inv_freq: tuple[float, ...]
+    scale: float = 1.0
+    max_position: int = 0
+    """Positions below this must be served."""
+
+
+class Ops(Protocol):
+    """The ops. Every method returns a new tensor unless it says otherwise; inputs are not changed."""
+
+    def embedding(self, table: Weight) -> Tensor:
+        """Rows of `table` `[vocab, width]` for the step's token ids, as float32 `[T, width]`."""
+
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight per row; mean in float32. (Zhang & Sennrich, arXiv:1910.07467)"""
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+        """x @ weight.T (+ bias): `[T, K]` with `weight` `[N, K]` gives float32 `[T, N]`; float32 accumulation.
+
+        With bfloat16 weights a back end may round x to bfloat16 first, always or never.
+        """
+
+    def split(self, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        """Views of adjacent column ranges; the widths add up to x's width."""
+
+    def rotary(self, x: Tensor, rope: RopeParams, head_dim: int) -> Tensor:
+        """Rotate every head of x at the step's positions. May reuse x's memory: x must not be used afterwards."""
+
+    def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Store the new tokens' keys and values, `[T, num_kv_heads * head_dim]`, rounded to the cache's dtype."""
+
+    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+        """Causal attention of the new tokens over the keys and values stored in their sequences' blocks.
+
+        `query` is `[T, num_heads * head_dim]`; num_heads is a multiple of num_kv_heads, query head h reads KV head
+        `h // (num_heads // num_kv_heads)`. The new tokens' own KV is already written. A token at position p sees
+        positions p - window + 1 .. p (all from 0 without a window). Table entries past a sequence's end, and entries
+        wholly below the window, are not read. Scores, softmax and sums are float32. Returns `[T, num_heads * head_dim]`.
+
+        Source: Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention", section 4.1.
+        """
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        """gate * sigmoid(gate) * up, elementwise. (Shazeer, arXiv:2002.05202)"""
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y. May reuse x's memory: x must not be used afterwards."""
+
+    def select(self, x: Tensor) -> Tensor:
+        """Rows of the tokens in `logits_tokens`: `[T, width]` to `[S, width]`."""
+
+
+class Program(Protocol):
+    """A compiled decoder."""
+
+    def run(self, batch: StepBatch) -> Array:
+        """Compute one step and return the build function's result for it, float32 `[S, width]` (`[T, width]` if the
+        function did not select). The array is valid until the next run. T is at most the `max_num_tokens` compiled
+        for. The KV of the new tokens is written as a side effect."""
+
+
+class SampleBatch(msgspec.Struct, kw_only=True):
+    """How to choose one token per row of logits. Arrays of length S; ragged lists as (start, values) pairs."""
+
+    temperature: Float32Array
+    """At most `messages.GREEDY_TEMPERATURE` means greedy: the largest logit, the lowest id among equals."""
+    top_k: Int32Array
+    """0 keeps all."""
+    top_p: Float32Array
+    min_p: Float32Array
+    repetition_penalty: Float32Array
+    presence_penalty: Float32Array
+    frequency_penalty: Float32Array
+    seed: npt.NDArray[np.int64]
+    sequence_index: Int32Array
+    position: Int32Array
+    """Index of the token to be chosen in its whole sequence, prompt included; with seed and index it names the noise."""
+    history_start: npt.NDArray[np.int64]
+    """[S + 1], ranges of `history`; empty for rows without penalties."""
+    history: Int32Array
+    """Tokens so far, prompt first."""
+    num_prompt: Int32Array
+    """How many of the row's history are prompt."""
+    bias_start: npt.NDArray[np.int64]
+    """[S + 1], ranges of `bias_ids` and `bias_values`; added to the logits."""
+    bias_ids: Int32Array
+    bias_values: Float32Array
+    banned_start: npt.NDArray[np.int64]
+    """[S + 1], ranges of `banned_ids`, whose logits become -inf."""
+    banned_ids: Int32Array
+    num_logprobs: Int32Array
+    """-1: none; k >= 0: the chosen token's logprob and rank, and the k likeliest."""
+
+
+class SampleOutput(msgspec.Struct, kw_only=True):
+    """Chosen tokens. The logprob arrays are None when no row asked."""
+
+    token_ids: Int32Array
+    """[S]; -1 for a row whose logits hold a NaN or have no finite candidate."""
+    logprobs: Float32Array | None
+    """[S], natural logarithm of the softmax of the raw logits at the chosen token."""
+    ranks: Int32Array | None
+    """[S], 1 + the number of tokens with a larger raw logit."""
+    top_ids: Int32Array | None
+    """[S, K], K the largest of num_logprobs; best first, lower id first among equals; -1 past a row's own number."""
+    top_logprobs: Float32Array | None
+
+
+class Backend(Protocol):
+    """One way to compute. `dtype` is that of the weights and the choice of arithmetic."""
+
+    name: str
+
+    def describe(self) -> dict[str, str]:
+        """Facts for `octavo doctor` and the model fingerprint: at least `kernel_path` and `num_threads`."""
+
+    def matrix(self, parts: Sequence[Array]) -> Weight:
+        """A weight `[sum of N, K]` from row blocks `[N, K]`, float32 or bfloat16 (uint16), in the back end's layout.
+        It serves both `linear` and `embedding`."""
+
+    def vector(self, data: Array) -> Weight:
+        """A float32 vector from float32 or bfloat16."""
+
+    def allocate_kv(self, shape: KVShape) -> KVMemory:
+        """Reserve the pool. Memory is zero and need not be resident until it is written."""
+
+    def compile(self, build: Callable[[Ops], Tensor], kv: KVMemory, max_num_tokens: int) -> Program:
+        """Turn a decoder into a program over `kv`."""
+
+    def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:
+        """Choose one token per row of `logits` `[S, vocab]`, which may be overwritten.
+
+        In this order: penalties (repetition over prompt and answer, then frequency and presence over the answer),
+        bias, bans; then unless greedy: divide by temperature, min_p, top_k, top_p over what is left, and one draw.
+        min_p keeps p >= min_p * max p. top_k keeps the k largest, lower ids first among equals. top_p sorts what is
+        left by probability, descending, lower ids first among equals, and keeps up to and including the token at
+        which the sum reaches top_p of the mass left. The draw is u = `uniform(seed, sequence_index, position)`:
+        walking the kept tokens by ascending id, the first at which the running sum of probabilities exceeds
+        u times the kept mass. Logprobs and ranks come from the raw logits, before any of it.
+        """
+
+    def close(self) -> None:
+        """Stop threads and free memory."""
+
+
+def uniform(seed: int, sequence_index: int, position: int) -> float:
+    """The noise of one token: a float32 in [0, 1) with 24 random bits. Same on every back end.
+
+    SplitMix64's finaliser (Steele et al. 2014) applied in turn to seed, index and position, as 64-bit words.
+    """
+    mask = (1 << 64) - 1
+
+    def mix(z: int) -> int:
+        z = (z + 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return z ^ (z >> 31)
+
+    h = mix(seed & mask)
+    h = mix(h ^ (sequence_index & mask))
+    h = mix(h ^ (position & mask))
+    return (h >> 40) / float(1 << 24)

@@ -1,0 +1,176 @@
+"""Settings. Frozen; the command line, `--help` and the documentation are generated from these fields.
+
+A field's docstring line is its help text (in `metadata["help"]`); `metadata["aliases"]` are other flag names people's
+scripts already carry. Automatic values are None here; whoever knows the model and the machine settles them and
+reports what it chose in `messages.EngineInfo`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.errors import ConfigError
+
+
+def _setting(default: Any, help: str, *, aliases: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help, "aliases": aliases, "choices": choices})
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(name, value, "one of " + ", ".join(choices))
+
+
+def _check_range(name: str, value: float | None, low: float, high: float, unit: str = "") -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not low <= value <= high:
+        raise ConfigError(name, value, f"from {low:g} to {high:g}{unit}")
+
+
+def _check_choices(config: Any) -> None:
+    for f in dataclasses.fields(config):
+        choices = f.metadata.get("choices")
+        if choices:
+            _check_choice(f.name, getattr(config, f.name), choices)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Which model, and in what form."""
+
+    model: str = _setting("smollm2-135m", "catalogue name, Hugging Face folder, .gguf file or hub id")
+    tokenizer: str | None = _setting(None, "tokenizer.json or a folder that has one, instead of the model's own")
+    revision: str | None = _setting(None, "branch, tag or commit of a hub model")
+    download_dir: str | None = _setting(None, "where models are kept (default: the user cache)")
+    dtype: str = _setting(
+        "auto",
+        "weights and arithmetic; auto is bfloat16 where the CPU has it, else float32",
+        choices=("auto", "bfloat16", "float32"),
+    )
+    max_model_len: int | None = _setting(None, "longest prompt plus answer, in tokens (default: the model's context)")
+    chat_template: str | None = _setting(None, "Jinja file to use instead of the model's own chat template")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_range("max_model_len", self.max_model_len, 1, 1 << 24, " tokens")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig:
+    """KV memory."""
+
+    block_size: int = _setting(16, "tokens per KV block, a power of two from 1 to 256")
+    kv_cache_dtype: str = _setting(
+        "auto", "KV in memory; auto follows the weights", choices=("auto", "bfloat16", "float32")
+    )
+    kv_cache_memory_bytes: int | None = _setting(None, "bytes of KV memory (default: from what is really free)")
+    memory_fraction: float = _setting(
+        0.5, "share of the free memory that KV may take", aliases=("gpu-memory-utilization",)
+    )
+    num_blocks: int | None = _setting(
+        None, "KV blocks, instead of sizing by memory", aliases=("num-gpu-blocks-override",)
+    )
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        if not 1 <= self.block_size <= 256 or self.block_size & (self.block_size - 1):
+            raise ConfigError("block_size", self.block_size, "a power of two from 1 to 256")
+        if not 0.0 < self.memory_fraction <= 1.0:
+            raise ConfigError("memory_fraction", self.memory_fraction, "above 0 and at most 1")
+        _check_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 1 << 50, " bytes")
+        _check_range("num_blocks", self.num_blocks, 2, 1 << 31)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerConfig:
+    """What one step may hold."""
+
+    max_num_seqs: int = _setting(64, "sequences running at once")
+    max_num_batched_tokens: int = _setting(512, "tokens computed in one step; longer prompts are split")
+    depth: int = _setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
+    max_waiting: int = _setting(
+        1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",)
+    )
+
+    def __post_init__(self) -> None:
+        _check_range("max_num_seqs", self.max_num_seqs, 1, 1 << 16)
+        _check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1, 1 << 20, " tokens")
+        _check_range("depth", self.depth, 1, 2)
+        _check_range("max_waiting", self.max_waiting, 1, 1 << 24)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionConfig:
+    """What computes, and where."""
+
+    backend: str = _setting("cpu", "back end", choices=("cpu", "reference", "torch"))
+    host: str = _setting("process", "where the engine runs", choices=("inline", "thread", "process"))
+    num_threads: int | None = _setting(None, "compute threads (default: the cores this process may use)")
+    isa: str | None = _setting(None, "force a CPU kernel path: avx512, avx2 or portable (also OCTAVO_ISA)")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_range("num_threads", self.num_threads, 1, 1024)
+        if self.isa is not None:
+            _check_choice("isa", self.isa, ("avx512", "avx2", "portable"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Everything an engine needs."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+
+    @classmethod
+    def of(cls, **settings: Any) -> EngineConfig:
+        """From flat names, as flags and `LLM(...)` give them: `EngineConfig.of(model="m.gguf", block_size=32)`.
+
+        Raises:
+            ConfigError: For a name that no group has, or a value out of range.
+        """
+        return _from_flat(cls, settings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HTTPConfig:
+    """The HTTP server."""
+
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(8000, "TCP port")
+    served_model_name: tuple[str, ...] = _setting((), "names the model answers to (default: the MODEL argument)")
+    api_key: tuple[str, ...] = _setting((), "accepted API keys (also OCTAVO_API_KEY); none means open")
+    max_logprobs: int = _setting(20, "largest logprobs a request may ask for")
+    max_n: int = _setting(128, "largest n a request may ask for")
+    max_body_bytes: int = _setting(16 << 20, "largest request body, in bytes")
+    max_prompts: int = _setting(1024, "prompts in one completions request")
+    shutdown_timeout: float = _setting(30.0, "seconds that running requests get after SIGTERM")
+    log_level: str = _setting("info", "log level", choices=("debug", "info", "warning", "error"))
+    vllm_metric_names: bool = _setting(True, "also export metrics under the vllm: names that routers parse")
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_range("port", self.port, 0, 65535)
+        _check_range("max_logprobs", self.max_logprobs, 0, 1 << 20)
+        _check_range("max_n", self.max_n, 1, 1 << 14)
+        _check_range("max_body_bytes", self.max_body_bytes, 1024, 1 << 40, " bytes")
+        _check_range("max_prompts", self.max_prompts, 1, 1 << 20)
+        _check_range("shutdown_timeout", self.shutdown_timeout, 0, 1e6, " seconds")
+
+
+def _from_flat(cls: type[EngineConfig], settings: dict[str, Any]) -> EngineConfig:
+    groups: dict[str, Any] = {}
+    left = dict(settings)
+    for group in dataclasses.fields(cls):
+        kind: Any = group.default_factory
+        names = {f.name for f in dataclasses.fields(kind)}
+        groups[group.name] = kind(**{name: left.pop(name) for name in list(left) if name in names})
+    if left:
+        name, value = next(iter(left.items()))
+        raise ConfigError(name, value, "left out: there is no such setting")
+    return cls(**groups)

@@ -1,0 +1,1 @@
+"""Decisions: which request runs, in which blocks. Standard library and msgspec only; no clock, no I/O, no arrays."""

@@ -1,0 +1,244 @@
+"""Values that cross a boundary: between threads, processes, and the rooms of the engine.
+
+msgspec structs, so that they are checked when decoded, cheap to make, and never pickled.
+Token ids are plain ints; times are seconds; logprobs are natural logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from octavo.errors import RequestError
+
+GREEDY_TEMPERATURE = 1e-5
+"""At or below this temperature sampling is greedy: dividing by it would overflow float32."""
+
+DEFAULT_TENANT = "default"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to choose tokens and when to stop. Names and defaults follow vLLM's and OpenAI's.
+
+    Raises:
+        RequestError: When a field is out of range. Checks that need the model (vocabulary, context)
+            are made by the input processor.
+    """
+
+    n: int = 1
+    """Answers to draw for the prompt."""
+    temperature: float = 1.0
+    """0 is greedy. Divides the logits."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probabilities reach this sum."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 or -1 keeps all."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this times the likeliest."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token already in the answer."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for each time a token already stands in the answer."""
+    repetition_penalty: float = 1.0
+    """Divides positive, multiplies negative logits of tokens in the prompt or answer (CTRL, arXiv:1909.05858)."""
+    seed: int | None = None
+    """Fixes the noise. Without one the front end draws one, so that every request can be replayed."""
+    stop: tuple[str, ...] = ()
+    """The answer ends before the first of these strings."""
+    stop_token_ids: tuple[int, ...] = ()
+    """The answer ends after any of these tokens."""
+    ignore_eos: bool = False
+    """Go on after the model's end-of-sequence tokens; `stop_token_ids` still stop."""
+    max_tokens: int | None = 16
+    """Tokens to generate at most; None means as many as the context holds."""
+    min_tokens: int = 0
+    """End-of-sequence and stop tokens cannot be chosen before this many tokens."""
+    logprobs: int | None = None
+    """Report the chosen token's logprob and this many of the likeliest; None reports nothing."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token."""
+    logit_bias: dict[int, float] | None = None
+    """Added to the logits of these token ids."""
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                value = (value,)
+            msgspec.structs.force_setattr(self, name, tuple(value) if value else ())
+        if self.top_k == -1:
+            msgspec.structs.force_setattr(self, "top_k", 0)
+        _check_sampling_params(self)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature <= GREEDY_TEMPERATURE
+
+
+_RANGES: tuple[tuple[str, float, float, str], ...] = (
+    ("temperature", 0.0, 1e4, "a finite number from 0 to 10000"),
+    ("min_p", 0.0, 1.0, "from 0 to 1"),
+    ("presence_penalty", -2.0, 2.0, "from -2 to 2"),
+    ("frequency_penalty", -2.0, 2.0, "from -2 to 2"),
+)
+
+_INTEGERS: tuple[tuple[str, int, int, str], ...] = (
+    ("n", 1, 1 << 14, "an integer from 1 to 16384"),
+    ("top_k", 0, (1 << 63) - 1, "an integer of at least 0, or -1 for no limit"),
+    ("min_tokens", 0, (1 << 31) - 1, "an integer from 0 to 2147483647"),
+    ("max_tokens", 0, (1 << 31) - 1, "an integer from 0 to 2147483647, or null"),
+    ("logprobs", 0, (1 << 31) - 1, "an integer of at least 0"),
+    ("prompt_logprobs", 0, (1 << 31) - 1, "an integer of at least 0"),
+    ("seed", -(1 << 63), (1 << 63) - 1, "an integer from -2^63 to 2^63 - 1"),
+)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_sampling_params(p: SamplingParams) -> None:
+    for name, low, high, allowed in _RANGES:
+        value = getattr(p, name)
+        if not _is_number(value) or not low <= value <= high:
+            raise RequestError(name, value, allowed)
+    for name, first, last, allowed in _INTEGERS:
+        value = getattr(p, name)
+        if value is None and name in ("max_tokens", "logprobs", "prompt_logprobs", "seed"):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not first <= value <= last:
+            raise RequestError(name, value, allowed)
+    if not _is_number(p.top_p) or not 0.0 < p.top_p <= 1.0:
+        raise RequestError("top_p", p.top_p, "above 0 and at most 1")
+    if not _is_number(p.repetition_penalty) or not 0.0 < p.repetition_penalty <= 100.0:
+        raise RequestError("repetition_penalty", p.repetition_penalty, "above 0 and at most 100")
+    if p.max_tokens is not None and p.min_tokens > p.max_tokens:
+        raise RequestError("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
+    for text in p.stop:
+        if not isinstance(text, str) or not text:
+            raise RequestError("stop", text, "a non-empty string")
+    for token in p.stop_token_ids:
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise RequestError("stop_token_ids", token, "an integer of at least 0")
+    for token, bias in (p.logit_bias or {}).items():
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise RequestError("logit_bias", token, "a map from token ids (integers of at least 0) to numbers")
+        if not _is_number(bias) or not -100.0 <= bias <= 100.0:
+            raise RequestError(f"logit_bias[{token}]", bias, "a number from -100 to 100")
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the core sees it: tokens only.
+
+    The front end keeps it until the answer is complete; after an engine's death it sends the same request
+    again with the tokens received so far appended to `token_ids`.
+    """
+
+    request_id: int
+    """Unique in the process, made by the front end; a client's id never gets here."""
+    token_ids: list[int]
+    """The prompt, followed, on a resume, by the answer so far."""
+    num_prompt_tokens: int
+    """Where the prompt ends in `token_ids`; penalties, logprobs and limits count from here."""
+    sampling: SamplingParams
+    seed: int
+    """The noise's seed, always set; child i of the request draws from (seed, i)."""
+    max_tokens: int
+    """Resolved limit on generated tokens, within the context."""
+    eos_token_ids: tuple[int, ...] = ()
+    tenant: str = DEFAULT_TENANT
+    first_index: int = 0
+    """Index of the first of the `sampling.n` sequences; above 0 only on a resume of a single child."""
+    priority: int = 0
+    arrival_s: float = 0.0
+    adapter: str | None = None
+    grammar_id: int | None = None
+    cache_salt: str | None = None
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position, from the model's raw scores (before penalties and temperature)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the likeliest token of the vocabulary."""
+    top: list[tuple[int, float]]
+    """The likeliest tokens with their logprobs, best first, as many as asked for."""
+
+
+FINISH_STOP = "stop"
+FINISH_LENGTH = "length"
+FINISH_ABORT = "abort"
+FINISH_ERROR = "error"
+
+
+class TokenDelta(msgspec.Struct, array_like=True):
+    """What one step made known about one sequence."""
+
+    request_id: int
+    index: int
+    """Which of the request's n sequences."""
+    token_ids: list[int]
+    """New tokens of the answer, the stopping token included."""
+    finish_reason: str | None = None
+    """FINISH_STOP, FINISH_LENGTH, FINISH_ABORT or FINISH_ERROR with the last delta of the sequence, else None."""
+    stop_reason: int | str | None = None
+    """The stop token id that ended it, None for an end-of-sequence token."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One per new token, when asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """For prompt positions that became known, in order; the first position of a prompt is None."""
+    num_cached_tokens: int = 0
+    error: str | None = None
+    """Why the sequence failed, with FINISH_ERROR."""
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """A snapshot of the engine. Counters only grow; the rest are gauges."""
+
+    num_blocks: int = 0
+    block_size: int = 0
+    num_held_blocks: int = 0
+    num_promised_blocks: int = 0
+    num_cached_blocks: int = 0
+    num_free_blocks: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_allocation_faults: int = 0
+    num_recompute_faults: int = 0
+    num_wasted_slots: int = 0
+    num_errors: int = 0
+
+
+class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """What the engine settled on at start, for the front end and for people."""
+
+    model: str
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    num_threads: int
+    kernel_path: str
+    weight_dtype: str
+    kv_dtype: str
+    weight_bytes: int
+    kv_bytes: int
+    kv_bytes_per_token: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_reason: str
+    """The sizing arithmetic, in a sentence."""
+    load_s: float = 0.0
+    extras: dict[str, Any] = {}

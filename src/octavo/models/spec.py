@@ -1,0 +1,52 @@
+"""DecoderSpec: everything that distinguishes one decoder-only model from another, as data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.backends.protocol import RopeParams
+
+
+class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer's own choices."""
+
+    window: int | None = None
+    """Sliding window in tokens, the query's own included; None sees everything."""
+    rope: RopeParams | None = None
+
+
+class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder-only transformer. Widths are in elements."""
+
+    family: str
+    """The checkpoint's architecture name, for messages."""
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    layers: tuple[LayerSpec, ...]
+    norm_eps: float
+    tied_embeddings: bool
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    max_position: int
+    """The trained context, in tokens."""
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Distinct windows in order of first use: one KV group each."""
+        return tuple(dict.fromkeys(layer.window for layer in self.layers))
+
+    @property
+    def layer_groups(self) -> tuple[int, ...]:
+        """KV group of each layer."""
+        order = self.windows
+        return tuple(order.index(layer.window) for layer in self.layers)

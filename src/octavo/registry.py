@@ -1,0 +1,45 @@
+"""Names to implementations, resolved when first used.
+
+Built-in entries are "module:attribute" strings, so naming one imports nothing. Other distributions add theirs through
+the entry point groups `octavo.backends` and `octavo.executors`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Any
+
+from octavo.errors import ConfigError
+
+_BUILTIN: dict[str, dict[str, str]] = {
+    "backends": {
+        "cpu": "octavo.backends.cpu:CpuBackend",
+        "reference": "octavo.backends.reference:ReferenceBackend",
+        "torch": "octavo.backends.torch_eager:TorchBackend",
+    },
+    "executors": {
+        "local": "octavo.executor.local:LocalExecutor",
+    },
+}
+
+
+def names(kind: str) -> list[str]:
+    """Registered names of a kind, built-in first."""
+    return [*_BUILTIN[kind], *(e.name for e in entry_points(group=f"octavo.{kind}"))]
+
+
+def resolve(kind: str, name: str) -> Any:
+    """The object registered as `name`.
+
+    Raises:
+        ConfigError: If no such name is registered.
+    """
+    where = _BUILTIN[kind].get(name)
+    if where is not None:
+        module, _, attribute = where.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    for entry in entry_points(group=f"octavo.{kind}"):
+        if entry.name == name:
+            return entry.load()
+    raise ConfigError(kind[:-1], name, "one of " + ", ".join(names(kind)))
