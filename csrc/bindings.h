@@ -5,8 +5,6 @@
 
 namespace octavo {
 
-void bind_dequantize(nanobind::module_& m);  // dequantize.cpp: GGUF block formats to float32 or bfloat16
-void bind_program(nanobind::module_& m);     // program.cpp: recorded ops, replayed in one call
-void bind_sample(nanobind::module_& m);      // sample.cpp: from logits to token ids
+void bind_dispatch(nanobind::module_& m);  // dispatch.cpp: which kernel paths this CPU can run
 
 }  // namespace octavo

@@ -1,0 +1,14 @@
+#include "kernels.h"
+#include "simd.h"
+
+#define OCTAVO_STRING_(x) #x
+#define OCTAVO_STRING(x) OCTAVO_STRING_(x)
+
+namespace octavo::OCTAVO_ISA {
+
+const Kernels table = {
+    OCTAVO_STRING(OCTAVO_ISA),
+    VF::W,
+};
+
+}  // namespace octavo::OCTAVO_ISA
