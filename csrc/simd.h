@@ -18,7 +18,11 @@
 #error "simd.h is for csrc/kernels only: OCTAVO_ISA is not set"
 #endif
 
+// Inline functions live inside the instruction set's namespace: one outside it would be compiled several times with
+// different instructions, and the linker may keep any of them. For the same reason kernels use no std:: containers
+// or algorithms.
 namespace octavo {
+namespace OCTAVO_ISA {
 
 // bfloat16 is the upper half of a float32; stored as its 16 bits.
 inline float bf16_to_float(uint16_t value) {
@@ -35,8 +39,6 @@ inline uint16_t float_to_bf16(float value) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40u);
     return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-
-namespace OCTAVO_ISA {
 
 #if defined(OCTAVO_ISA_avx512)
 

@@ -1,0 +1,33 @@
+// Octavo's own small thread pool.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace octavo {
+
+// A fixed set of threads that run one loop at a time. The calling thread is thread 0 and works too.
+// Workers spin briefly between the loops of a step, where the next loop comes within microseconds, and sleep when a
+// step is over, so an idle engine takes no CPU.
+class ThreadPool {
+  public:
+    // 0 threads: as many as the CPU affinity and the cgroup quota allow.
+    explicit ThreadPool(int num_threads);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int size() const;
+
+    // Calls body(context, tile, thread) once for each tile in [0, count); tiles are taken from an atomic counter, so
+    // a thread that is descheduled delays only the tile it holds. Returns when all are done. Not reentrant.
+    // A plain function pointer, not a template: see simd.h.
+    using Body = void (*)(void* context, int64_t tile, int thread);
+    void parallel_for(int64_t count, Body body, void* context);
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace octavo
