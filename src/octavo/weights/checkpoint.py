@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 
+FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+"""float32, or uint16 holding the bits of bfloat16."""
+
+
 class TensorInfo(msgspec.Struct, frozen=True):
     """A stored tensor. `dtype` is the format's own name in lower case: bf16, f16, f32, q4_1, ..."""
 
@@ -45,8 +49,12 @@ class Checkpoint(Protocol):
     def info(self, name: str) -> TensorInfo:
         """Raises ModelFileError when there is no such tensor."""
 
-    def read(self, name: str, dtype: str) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
-        """The tensor as "float32" or "bfloat16" (uint16 holding its bits, rounded to nearest even)."""
+    def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
+        """The tensor as "float32" or "bfloat16" (uint16 holding its bits, rounded to nearest even).
+
+        `out` receives it without another copy: a contiguous array of the tensor's size and that dtype, for example
+        some rows of a larger one.
+        """
 
     def fingerprint(self) -> str:
         """Hex digest that changes with the weights: hashes header, sizes and a sample of the data, in milliseconds."""
