@@ -108,6 +108,7 @@ class ExecutionConfig:
 
     backend: str = _setting("cpu", "back end", choices=("cpu", "reference", "torch"))
     host: str = _setting("process", "where the engine runs", choices=("inline", "thread", "process"))
+    executor: str = _setting("local", "who runs the plans: a registered name, or module:attribute")
     num_threads: int | None = _setting(None, "compute threads (default: the cores this process may use)")
     isa: str | None = _setting(None, "force a CPU kernel path: avx512, avx2 or portable (also OCTAVO_ISA)")
 

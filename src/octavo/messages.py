@@ -241,4 +241,6 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     kv_reason: str
     """The sizing arithmetic, in a sentence."""
     load_s: float = 0.0
+    eos_token_ids: tuple[int, ...] = ()
+    """Every end-of-sequence token that the model's own files name; the front end adds the tokenizer's."""
     extras: dict[str, Any] = {}

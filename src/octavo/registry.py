@@ -1,7 +1,8 @@
 """Names to implementations, resolved when first used.
 
 Built-in entries are "module:attribute" strings, so naming one imports nothing. Other distributions add theirs through
-the entry point groups `octavo.backends` and `octavo.executors`.
+the entry point groups `octavo.backends` and `octavo.executors`; a name that is itself "module:attribute" is imported as
+it stands. Names come from whoever starts the engine, never from a request or a model's files.
 """
 
 from __future__ import annotations
@@ -35,11 +36,20 @@ def resolve(kind: str, name: str) -> Any:
     Raises:
         ConfigError: If no such name is registered.
     """
-    where = _BUILTIN[kind].get(name)
+    where = _BUILTIN[kind].get(name, name if ":" in name else None)
     if where is not None:
         module, _, attribute = where.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return _import(kind, name, module, attribute)
     for entry in entry_points(group=f"octavo.{kind}"):
         if entry.name == name:
             return entry.load()
     raise ConfigError(kind[:-1], name, "one of " + ", ".join(names(kind)))
+
+
+def _import(kind: str, name: str, module: str, attribute: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        if name in _BUILTIN[kind]:
+            raise  # a broken or incomplete installation; the import's own words say what is missing
+        raise ConfigError(kind[:-1], name, f"a registered name or an importable module:attribute ({error})") from error
