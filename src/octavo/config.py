@@ -1,7 +1,7 @@
 """Settings. Frozen; the command line, `--help` and the documentation are generated from these fields.
 
 A field's docstring line is its help text (in `metadata["help"]`); `metadata["aliases"]` are other flag names people's
-scripts already carry. Automatic values are None here; whoever knows the model and the machine settles them and
+scripts already carry; `metadata["flag"]` is the flag's name where it is not the field's. Automatic values are None here; whoever knows the model and the machine settles them and
 reports what it chose in `messages.EngineInfo`.
 """
 
@@ -14,8 +14,10 @@ from typing import Any
 from octavo.errors import ConfigError
 
 
-def _setting(default: Any, help: str, *, aliases: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": help, "aliases": aliases, "choices": choices})
+def _setting(
+    default: Any, help: str, *, flag: str = "", aliases: tuple[str, ...] = (), choices: tuple[str, ...] = ()
+) -> Any:
+    return field(default=default, metadata={"help": help, "flag": flag, "aliases": aliases, "choices": choices})
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -107,7 +109,9 @@ class ExecutionConfig:
     """What computes, and where."""
 
     backend: str = _setting("cpu", "back end", choices=("cpu", "reference", "torch"))
-    host: str = _setting("process", "where the engine runs", choices=("inline", "thread", "process"))
+    host: str = _setting(
+        "process", "where the engine runs", flag="engine-host", choices=("inline", "thread", "process")
+    )
     executor: str = _setting("local", "who runs the plans: a registered name, or module:attribute")
     num_threads: int | None = _setting(None, "compute threads (default: the cores this process may use)")
     isa: str | None = _setting(None, "force a CPU kernel path: avx512, avx2 or portable (also OCTAVO_ISA)")
