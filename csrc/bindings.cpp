@@ -3,4 +3,5 @@
 NB_MODULE(_native, m) {
     m.doc() = "Octavo's native code. Every function releases the GIL while it computes.";
     octavo::bind_dispatch(m);
+    octavo::bind_dequantize(m);
 }

@@ -6,5 +6,6 @@
 namespace octavo {
 
 void bind_dispatch(nanobind::module_& m);  // dispatch.cpp: which kernel paths this CPU can run
+void bind_dequantize(nanobind::module_& m);  // dequantize.cpp: stored tensors to floats
 
 }  // namespace octavo

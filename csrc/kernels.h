@@ -11,9 +11,12 @@
 
 namespace octavo {
 
+struct Dequantizer;  // dequantize.h
+
 struct Kernels {
     const char* name;  // "portable", "avx2" or "avx512"
     int lanes;         // float32 lanes of a vector
+    const Dequantizer* dequantizers;  // [kNumDequantizers], one per stored format
 };
 
 namespace portable {

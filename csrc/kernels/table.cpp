@@ -1,3 +1,4 @@
+#include "dequantize.h"
 #include "kernels.h"
 #include "simd.h"
 
@@ -6,9 +7,12 @@
 
 namespace octavo::OCTAVO_ISA {
 
+extern const Dequantizer dequantizers[kNumDequantizers];  // dequantize.cpp
+
 const Kernels table = {
     OCTAVO_STRING(OCTAVO_ISA),
     VF::W,
+    dequantizers,
 };
 
 }  // namespace octavo::OCTAVO_ISA

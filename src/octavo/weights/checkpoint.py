@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-
 FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 """float32, or uint16 holding the bits of bfloat16."""
 
