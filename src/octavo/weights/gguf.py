@@ -14,8 +14,6 @@ Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/doc
 from __future__ import annotations
 
 import mmap
-import os
-import stat
 import struct
 from pathlib import Path
 
@@ -25,6 +23,7 @@ import numpy.typing as npt
 
 from octavo.errors import ModelFileError
 from octavo.weights import ggml_types
+from octavo.weights.files import map_file
 from octavo.weights.ggml_types import GGMLType
 from octavo.weights.gguf_metadata import Cursor, Metadata, read_metadata
 
@@ -105,24 +104,6 @@ class GGUFFile:
         if self._map is None:
             raise ValueError(f"{self.path.name} is closed")
         return self._map
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """Map a regular file that holds something, to read.
-
-    Raises:
-        ModelFileError: If it is missing, not a regular file (opening a pipe would wait for ever), empty or unreadable.
-    """
-    try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            raise ModelFileError(path.name, "file", "is not a regular file")
-        if info.st_size == 0:
-            raise ModelFileError(path.name, "file", "is empty")
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelFileError(path.name, "file", os.strerror(error.errno or 0).lower()) from None
 
 
 def _read_header(cursor: Cursor) -> tuple[int, int]:

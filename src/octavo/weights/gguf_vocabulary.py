@@ -12,6 +12,7 @@ from octavo.errors import ModelFileError
 from octavo.weights.gguf import GGUFFile
 
 MAX_TOKENS = 1 << 20
+_BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe"})
 _NO_TOKEN = 0xFFFFFFFF
 """Some writers store -1, "none", in the unsigned field."""
 
@@ -36,6 +37,13 @@ class GGUFVocabulary(msgspec.Struct, frozen=True, kw_only=True):
     add_eos: bool | None
     add_space_prefix: bool | None
     chat_template: str | None
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether prompts begin with the bos token. Files that do not say follow llama.cpp's defaults."""
+        if self.add_bos is not None:
+            return self.add_bos
+        return self.model == "llama" or self.pre in _BOS_BY_DEFAULT
 
 
 def read_vocabulary(file: GGUFFile) -> GGUFVocabulary:

@@ -1,0 +1,55 @@
+"""Bounds on a model's own numbers, whatever format they came from.
+
+A config is data of a stranger: code behind it sizes lists and tables by these numbers, so each is checked once, here,
+before anyone does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from octavo.errors import ModelFileError
+
+_MAX = {
+    "vocab_size": 1 << 22,
+    "hidden_size": 1 << 18,
+    "intermediate_size": 1 << 20,
+    "num_hidden_layers": 1 << 12,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "max_position_embeddings": 1 << 24,
+    "sliding_window": 1 << 24,
+}
+"""Largest value of each size; a key may also be absent or null."""
+
+
+def check_config(config: dict[str, Any], file: str, num_tensors: int) -> None:
+    """Check the sizes of a Hugging Face config.
+
+    Raises:
+        ModelFileError: Naming the key, if a value is not an integer or out of range, or the config tells of more
+            layers than the checkpoint has tensors.
+    """
+    for key, largest in _MAX.items():
+        value = config.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+            raise ModelFileError(file, key, f"is {_short(value)}; must be an integer from 1 to {largest}")
+    if (config.get("num_hidden_layers") or 0) > num_tensors:
+        layers = config["num_hidden_layers"]
+        raise ModelFileError(file, "num_hidden_layers", f"is {layers}, but there are only {num_tensors} tensors")
+    for key in ("rms_norm_eps", "rope_theta"):
+        value = config.get(key)
+        if value is not None and not _is_positive(value):
+            raise ModelFileError(file, key, f"is {_short(value)}; must be a number above 0")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _short(value: object) -> str:
+    return repr(value)[:60]

@@ -1,0 +1,155 @@
+"""A checkpoint in a GGUF file, under Hugging Face's names, layouts and config keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import ModelFileError, UnsupportedModelError
+from octavo.weights import ggml_types
+from octavo.weights.checkpoint import FloatArray, TensorInfo, TokenizerFiles
+from octavo.weights.config_check import check_config
+from octavo.weights.dequantize import dequantize
+from octavo.weights.files import fingerprint
+from octavo.weights.gguf import GGUFFile, GGUFTensor
+from octavo.weights.gguf_config import ARCHITECTURES, config_of
+from octavo.weights.gguf_vocabulary import read_vocabulary
+
+_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_IN_CONFIG = frozenset({"rope_freqs.weight"})
+"""Tensors that say what a Hugging Face config says in `rope_parameters`."""
+_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)\.(weight|bias)")
+
+
+def huggingface_name(name: str) -> str | None:
+    """The Hugging Face name of a GGUF tensor of the Llama or Qwen2 family, or None if it has none."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return _TOP.get(name)
+    layer, part, kind = match.groups()
+    return f"model.layers.{int(layer)}.{_LAYER[part]}.{kind}" if part in _LAYER else None
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """A tensor under its Hugging Face name. `heads` is set when its rows are to be put back in rotate-half order."""
+
+    tensor: GGUFTensor
+    heads: int | None
+
+
+class GGUFCheckpoint:
+    """See `checkpoint.Checkpoint`.
+
+    Raises:
+        ModelFileError: If the file is missing or breaks the format's rules.
+        UnsupportedModelError: If its architecture is none of `gguf_config.ARCHITECTURES`, or it holds something that
+            Octavo does not have.
+    """
+
+    def __init__(self, path: str | Path, *, num_threads: int | None = None) -> None:
+        self.path = Path(path)
+        self._num_threads = num_threads
+        self._file = GGUFFile(self.path)
+        self.config: dict[str, Any] = config_of(self._file)
+        check_config(self.config, self.path.name, len(self._file.tensors))
+        self._sources = self._map_names()
+
+    def names(self) -> Iterable[str]:
+        return self._sources.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        tensor = self._source(name).tensor
+        return TensorInfo(tensor.shape, tensor.type.name)
+
+    def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
+        source = self._source(name)
+        tensor = source.tensor
+        if not tensor.type.readable:
+            raise UnsupportedModelError(
+                f"{self.path.name}: tensor {tensor.name!r} is {tensor.type.name}; "
+                f"readable are {', '.join(ggml_types.readable_names())}"
+            )
+        data = self._file.tensor_data(tensor.name)
+        if source.heads is not None:
+            data = rotate_half_rows(data, tensor.shape[0], source.heads)
+        return dequantize(data, tensor.type.name, tensor.shape, dtype, out=out, num_threads=self._num_threads)
+
+    def fingerprint(self) -> str:
+        header = self._file.bytes_at(0, self._file.data_offset)
+        return fingerprint([header], (self._file.tensor_data(name) for name in self._file.tensors))
+
+    def tokenizer_files(self) -> TokenizerFiles:
+        vocabulary = read_vocabulary(self._file)
+        bos, eos = vocabulary.bos_id, vocabulary.eos_id
+        return TokenizerFiles(
+            gguf=self.path,
+            chat_template=vocabulary.chat_template,
+            bos_token=None if bos is None else vocabulary.tokens[bos],
+            eos_token=None if eos is None else vocabulary.tokens[eos],
+            add_bos=vocabulary.adds_bos,
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _source(self, name: str) -> _Source:
+        if name not in self._sources:
+            raise ModelFileError(self.path.name, f"tensor {name[:100]!r}", "is not in the file")
+        return self._sources[name]
+
+    def _map_names(self) -> dict[str, _Source]:
+        permuted = ARCHITECTURES[self._file.metadata.get_str("general.architecture") or ""].permutes_rotary
+        heads = {"q_proj": self.config["num_attention_heads"], "k_proj": self.config["num_key_value_heads"]}
+        sources: dict[str, _Source] = {}
+        for tensor in self._file.tensors.values():
+            if tensor.name in _IN_CONFIG:
+                continue
+            name = huggingface_name(tensor.name)
+            if name is None:
+                raise UnsupportedModelError(
+                    f"{self.path.name}: tensor {tensor.name!r} belongs to no part of a model that Octavo has"
+                )
+            if name in sources:  # blk.1 and blk.01
+                raise ModelFileError(self.path.name, f"tensor {tensor.name!r}", f"is a second {name!r}")
+            projection = name.split(".")[-2]
+            count = heads.get(projection) if permuted else None
+            if count is not None and tensor.shape[0] != count * self.config["head_dim"]:
+                raise ModelFileError(
+                    self.path.name,
+                    f"tensor {tensor.name!r}",
+                    f"has {tensor.shape[0]} rows; must be {count} heads of {self.config['head_dim']}",
+                )
+            sources[name] = _Source(tensor, count)
+        return sources
+
+
+def rotate_half_rows(data: npt.NDArray[np.uint8], num_rows: int, num_heads: int) -> npt.NDArray[np.uint8]:
+    """Rows of a query or key projection from GGUF's order back into Hugging Face's, as stored bytes.
+
+    llama.cpp rotates neighbouring rows of a head, (0, 1), (2, 3), ...; Hugging Face rotates row i with row i + half.
+    So llama.cpp's converter writes the rows of a head as 0, half, 1, half + 1, ... and this undoes it. A row is stored
+    in whole blocks, so it works on any type.
+    """
+    pairs = data.reshape(num_heads, num_rows // num_heads // 2, 2, -1)
+    return pairs.swapaxes(1, 2).reshape(-1)
