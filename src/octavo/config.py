@@ -1,8 +1,8 @@
 """Settings. Frozen; the command line, `--help` and the documentation are generated from these fields.
 
 A field's docstring line is its help text (in `metadata["help"]`); `metadata["aliases"]` are other flag names people's
-scripts already carry; `metadata["flag"]` is the flag's name where it is not the field's. Automatic values are None here; whoever knows the model and the machine settles them and
-reports what it chose in `messages.EngineInfo`.
+scripts already carry; `metadata["flag"]` is the flag's name where it is not the field's. Automatic values are None
+here; whoever knows the model and the machine settles them and reports what it chose in `messages.EngineInfo`.
 """
 
 from __future__ import annotations

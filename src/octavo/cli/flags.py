@@ -1,0 +1,152 @@
+"""Flags made from the fields of the config dataclasses.
+
+A field `max_model_len` is the flag `--max-model-len` and the environment variable `OCTAVO_MAX_MODEL_LEN`; the flag
+wins. `metadata["flag"]` gives a field another name where two groups would clash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from octavo.cli.parser import integer
+from octavo.config import CacheConfig, EngineConfig, ExecutionConfig, HTTPConfig, ModelConfig, SchedulerConfig
+from octavo.errors import ConfigError
+
+ENGINE_GROUPS: tuple[type, ...] = (ModelConfig, CacheConfig, SchedulerConfig, ExecutionConfig)
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_PARSERS: dict[str, Callable[[str], Any]] = {"int": integer, "float": float, "str": str}
+_ALLOWED = {"int": "an integer, such as 4096 or 4K", "float": "a number", "bool": "true or false", "str": "text"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One config field as a flag."""
+
+    group: type
+    field: str
+    name: str
+    """Without dashes in front, words joined by `-`."""
+    kind: str
+    """int, float, str or bool."""
+    is_list: bool
+    default: Any
+    help: str
+    aliases: tuple[str, ...]
+    choices: tuple[str, ...]
+
+    @property
+    def dest(self) -> str:
+        return f"{self.group.__name__}.{self.field}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return "OCTAVO_" + self.name.replace("-", "_").upper()
+
+
+def flags_of(group: type) -> list[Flag]:
+    """The flags of a config class, in the order of its fields."""
+    flags = []
+    for f in dataclasses.fields(group):
+        kind, is_list = _kind(str(f.type))
+        name = f.metadata.get("flag") or f.name.replace("_", "-")
+        meta = f.metadata
+        flags.append(
+            Flag(group, f.name, name, kind, is_list, f.default, meta["help"], meta["aliases"], meta["choices"])
+        )
+    return flags
+
+
+def _kind(annotation: str) -> tuple[str, bool]:
+    plain = annotation.removesuffix(" | None")
+    is_list = plain.startswith("tuple[")
+    if is_list:
+        plain = plain.removeprefix("tuple[").removesuffix(", ...]")
+    if plain not in _ALLOWED:
+        raise TypeError(f"no flag can be made for a field of type {annotation}")
+    return plain, is_list
+
+
+def add_flags(parser: argparse.ArgumentParser, groups: Iterable[type], without: Iterable[str] = ()) -> None:
+    """Add the groups' flags, each group under a heading. Values stay out of the namespace unless given."""
+    for group in groups:
+        heading = parser.add_argument_group((group.__doc__ or group.__name__).strip().rstrip("."))
+        for flag in flags_of(group):
+            if flag.field not in without:
+                _add(heading, flag)
+
+
+def _add(heading: Any, flag: Flag) -> None:
+    names = [f"--{name}" for name in (flag.name, *flag.aliases)]
+    common = {"dest": flag.dest, "default": argparse.SUPPRESS, "help": help_text(flag).replace("%", "%%")}
+    if flag.kind == "bool":
+        heading.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
+        return
+    metavar = "{" + ",".join(flag.choices) + "}" if flag.choices else {"int": "N", "float": "X"}.get(flag.kind, "TEXT")
+    action = "append" if flag.is_list else "store"
+    heading.add_argument(*names, action=action, type=_reader(flag), metavar=metavar, **common)
+
+
+def _reader(flag: Flag) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return _PARSERS[flag.kind](text)
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"{text!r} must be {_ALLOWED[flag.kind]}") from None
+
+    return read
+
+
+def help_text(flag: Flag) -> str:
+    """The field's help with its default, the way `--help` and the documentation show it."""
+    if flag.default is None or flag.default == ():
+        return flag.help + (" (repeat for several)" if flag.is_list else "")
+    shown = {True: "on", False: "off"}[flag.default] if isinstance(flag.default, bool) else flag.default
+    return f"{flag.help} (default: {shown})"
+
+
+def read_group(group: type, args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Any:
+    """The config object of a group: flags given, then environment variables, then defaults.
+
+    Raises:
+        ConfigError: For a value out of range; a variable that cannot be read is named.
+    """
+    values: dict[str, Any] = {}
+    for flag in flags_of(group):
+        if hasattr(args, flag.dest):
+            value = getattr(args, flag.dest)
+            values[flag.field] = tuple(value) if flag.is_list else value
+        elif environ.get(flag.variable):
+            values[flag.field] = _from_environment(flag, environ[flag.variable])
+    return group(**values)
+
+
+def _from_environment(flag: Flag, text: str) -> Any:
+    """Lists are separated by commas."""
+    try:
+        if flag.kind == "bool":
+            return _WORDS[text.lower()]
+        if flag.is_list:
+            return tuple(_PARSERS[flag.kind](part) for part in text.split(",") if part)
+        return _PARSERS[flag.kind](text)
+    except (KeyError, ValueError, OverflowError):
+        raise ConfigError(flag.variable, text, _ALLOWED[flag.kind]) from None
+
+
+def engine_config(args: argparse.Namespace, **model: Any) -> EngineConfig:
+    """The engine's settings. `model` are fields of ModelConfig the command has as arguments of its own."""
+    for field, value in model.items():
+        if value is not None:
+            setattr(args, f"{ModelConfig.__name__}.{field}", value)
+    groups = {f.name: read_group(cast(type, f.default_factory), args) for f in dataclasses.fields(EngineConfig)}
+    return EngineConfig(**groups)
+
+
+def http_config(args: argparse.Namespace) -> HTTPConfig:
+    """The HTTP server's settings."""
+    return cast(HTTPConfig, read_group(HTTPConfig, args))

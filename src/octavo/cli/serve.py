@@ -1,0 +1,128 @@
+"""`octavo serve`: the HTTP server, and what it says once it is ready.
+
+The text is laid out by hand: importing a library for it would make the server start later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, http_config
+from octavo.config import HTTPConfig
+from octavo.messages import EngineInfo
+
+_EXAMPLE_QUESTION = "What is a KV cache? Answer in one sentence."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name, folder, .gguf file or hub id")
+    add_flags(parser, (*ENGINE_GROUPS, HTTPConfig))
+
+
+def run(args: argparse.Namespace) -> int:
+    started = time.monotonic() - _process_age_s()
+    config = engine_config(args, model=args.model)
+    http = http_config(args)
+    print(f"octavo: loading {config.model.model} ...", file=sys.stderr, flush=True)
+    from octavo.server.app import serve
+
+    serve(config, http, on_ready=_announcer(http, started))
+    return 0
+
+
+def _process_age_s() -> float:
+    """Seconds since the kernel started this process, 0 where it does not say."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return uptime - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _announcer(http: HTTPConfig, started: float) -> Callable[[Any], None]:
+    def on_ready(engine: Any) -> None:
+        name = http.served_model_name[0] if http.served_model_name else engine.info.model
+        print(announcement(engine.info, http, name, time.monotonic() - started), flush=True)
+
+    return on_ready
+
+
+def announcement(info: EngineInfo, http: HTTPConfig, name: str, start_s: float) -> str:
+    """What the engine settled on, and two requests to paste."""
+    facts = {
+        "model": name,
+        "weights": f"{info.weight_dtype}, {megabytes(info.weight_bytes)}",
+        "kernels": f"{info.kernel_path}, {count(info.num_threads, 'thread')}",
+        "context": f"{info.max_model_len:,} tokens",
+        "batch": f"up to {info.max_num_seqs} sequences and {info.max_num_batched_tokens:,} tokens in a step",
+        "KV memory": f"{megabytes(info.kv_bytes)} {info.kv_dtype}: {info.num_blocks:,} blocks of "
+        f"{info.block_size} tokens, {info.kv_bytes_per_token:,} bytes per token",
+        "": info.kv_reason,
+        "start": f"{start_s:.2f} s, {info.load_s:.2f} s of it for the weights",
+    }
+    url = base_url(http)
+    return "\n".join(
+        [
+            "",
+            *(f"  {label:<11}{text}" for label, text in facts.items() if text),
+            "",
+            f"Octavo is ready on {url}. Try it from another terminal:",
+            "",
+            curl_line(url, name, http.api_key),
+            "",
+            "or in Python (pip install openai):",
+            "",
+            openai_snippet(url, name, http.api_key),
+            "",
+        ]
+    )
+
+
+def base_url(http: HTTPConfig) -> str:
+    """The address a client on this machine uses."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(http.host, http.host)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"http://{host}:{http.port}"
+
+
+def curl_line(url: str, model: str, api_key: tuple[str, ...] = ()) -> str:
+    """A streaming chat completion for a POSIX shell. Keys are secrets: the line names a variable instead."""
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": _EXAMPLE_QUESTION}]}
+    quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if api_key else ""
+    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{quoted}'"
+
+
+def openai_snippet(url: str, model: str, api_key: tuple[str, ...] = ()) -> str:
+    """The same with the `openai` package."""
+    key = 'os.environ["OCTAVO_API_KEY"]' if api_key else '"none"'
+    imports = ["import os"] if api_key else []
+    return "\n".join(
+        [
+            *imports,
+            "from openai import OpenAI",
+            f"client = OpenAI(base_url={json.dumps(url + '/v1')}, api_key={key})",
+            f"messages = [{{'role': 'user', 'content': {_EXAMPLE_QUESTION!r}}}]",
+            f"stream = client.chat.completions.create(model={model!r}, messages=messages, stream=True)",
+            "for chunk in stream:",
+            "    print(chunk.choices[0].delta.content or '', end='', flush=True)",
+        ]
+    )
+
+
+def megabytes(num_bytes: int) -> str:
+    """Bytes for people: 1 MB is 10^6 bytes."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
