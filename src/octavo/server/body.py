@@ -1,0 +1,164 @@
+"""Reading a JSON request body: bounded, strict, and named when wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any, NoReturn
+
+from starlette.types import Message, Receive, Scope
+
+from octavo.errors import OctavoError
+from octavo.server.openai.errors import HTTPProblem, problem
+
+MAX_JSON_DEPTH = 64
+"""Nesting of arrays and objects; the deepest documented request needs about ten."""
+
+BODY_TIMEOUT_S = 60.0
+"""Longest pause between two pieces of a body."""
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class ClientDisconnectedError(OctavoError):
+    """The client went away; there is nobody to answer."""
+
+
+async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, Any]:
+    """The request's body as a JSON object.
+
+    Stricter than most parsers: duplicate names, NaN and Infinity, lone surrogates and deep nesting are refused, since
+    two readers of such a text may understand different things.
+
+    Raises:
+        HTTPProblem: 400, 408, 413 or 415, saying what is wrong.
+        ClientDisconnectedError: If the client leaves before the body is complete.
+    """
+    headers = dict(scope["headers"])
+    _check_content_type(headers.get(b"content-type"))
+    raw = await _read(receive, _declared_length(headers.get(b"content-length")), max_bytes)
+    return parse_json_object(raw)
+
+
+def parse_json_object(raw: bytes) -> dict[str, Any]:
+    """Parse strictly; see `read_json_object`."""
+    if not raw.strip():
+        raise _malformed("the body is empty; send a JSON object")
+    try:
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise _malformed(f"the body is not valid UTF-8 (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise _malformed(
+            f"the body is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+        ) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:  # an integer with thousands of digits
+        raise _malformed("the body holds a number that is too long") from None
+    if not isinstance(value, dict):
+        raise _malformed("the body must be a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > MAX_JSON_DEPTH and _depth(value) > MAX_JSON_DEPTH:
+        raise _too_deep()
+    if _SURROGATE_ESCAPE.search(raw) and (where := _find_surrogate(value, "")) is not None:
+        raise problem(400, f"{where}: holds a lone surrogate, which is not valid text", "invalid_json", param=where)
+    return value
+
+
+def _check_content_type(content_type: bytes | None) -> None:
+    if content_type is None:
+        return
+    kind = content_type.partition(b";")[0].strip().lower()
+    if kind != b"application/json" and not (kind.startswith(b"application/") and kind.endswith(b"+json")):
+        raise problem(415, "Content-Type must be application/json", "unsupported_media_type")
+
+
+def _declared_length(content_length: bytes | None) -> int:
+    return int(content_length) if content_length is not None and content_length.isdigit() else 0
+
+
+async def _read(receive: Receive, declared_bytes: int, max_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    received = 0
+    more = True
+    while more:
+        if max(received, declared_bytes) > max_bytes:
+            raise _too_large(max_bytes)
+        message = await _next_message(receive)
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnectedError
+        pieces.append(message.get("body", b""))
+        received += len(pieces[-1])
+        more = message.get("more_body", False)
+    if received > max_bytes:
+        raise _too_large(max_bytes)
+    return b"".join(pieces)
+
+
+async def _next_message(receive: Receive) -> Message:
+    try:
+        return await asyncio.wait_for(receive(), BODY_TIMEOUT_S)
+    except TimeoutError:
+        raise problem(408, "the body did not arrive in time", "request_timeout") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                name = name if _SURROGATE.search(name) is None else "a name"
+                raise problem(400, f"{name[:64]}: is given twice in one object", "invalid_json", param=name[:64])
+            seen.add(name)
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _malformed(f"the body is not valid JSON: {name} is not a number")
+
+
+def _too_large(max_bytes: int) -> HTTPProblem:
+    return problem(413, f"the body is larger than {max_bytes} bytes", "request_too_large")
+
+
+def _malformed(message: str) -> HTTPProblem:
+    return problem(400, message, "invalid_json")
+
+
+def _too_deep() -> HTTPProblem:
+    return _malformed(f"the body is nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def _depth(value: Any) -> int:
+    depth = 0
+    level = [value]
+    while level and depth <= MAX_JSON_DEPTH:
+        level = [child for parent in level for child in _children(parent)]
+        depth += 1
+    return depth - 1
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _find_surrogate(value: Any, where: str) -> str | None:
+    """The field that holds a lone surrogate, as `messages[0].content`. Depth is bounded by the caller."""
+    if isinstance(value, str):
+        return (where or "the body") if _SURROGATE.search(value) else None
+    if isinstance(value, dict):
+        for name, child in value.items():
+            if _SURROGATE.search(name):
+                return where or "a field's name"
+            if (found := _find_surrogate(child, f"{where}.{name}" if where else name)) is not None:
+                return found
+    if isinstance(value, list):
+        for i, child in enumerate(value):
+            if (found := _find_surrogate(child, f"{where}[{i}]")) is not None:
+                return found
+    return None

@@ -1,0 +1,101 @@
+"""The outermost layer: keys, drain, request ids, the last catch, and the count of requests.
+
+Access is decided on `scope["path"]`, the very value the router matches, never on a path rebuilt from the Host header or
+the URL. Everything needs a key but the few routes that are open by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.server.auth import KeyRing
+from octavo.server.body import ClientDisconnectedError
+from octavo.server.context import ServerContext
+from octavo.server.openai.errors import ErrorReply, problem, reply_to
+
+OPEN_PATHS = frozenset({"/health", "/ping"})
+"""Routes that answer without a key; probes have none."""
+
+CLIENT_LEFT_STATUS = 499
+"""Counted for requests whose client left first; never sent."""
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+log = logging.getLogger("octavo.server")
+
+
+class Gate:
+    """ASGI middleware around the router."""
+
+    def __init__(self, app: ASGIApp, context: ServerContext) -> None:
+        self._app = app
+        self._metrics = context.metrics
+        self._keys = KeyRing(context.http.api_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        reply = _Reply(send, headers.get(b"x-request-id"))
+        try:
+            self._check_key(scope["path"], headers.get(b"authorization"))
+            await self._app(scope, receive, reply.send)
+        except ClientDisconnectedError:
+            reply.status = CLIENT_LEFT_STATUS
+        except Exception as error:
+            await self._fail(error, reply)
+        finally:
+            route = scope.get("route")
+            self._metrics.count_http(getattr(route, "path", None), scope["method"], reply.status)
+
+    def _check_key(self, path: str, authorization: bytes | None) -> None:
+        if path in OPEN_PATHS or self._keys.admits(authorization):
+            return
+        given = "the API key is not valid" if authorization else "an API key is needed: Authorization: Bearer KEY"
+        challenge = (("www-authenticate", "Bearer"),)
+        raise problem(401, given, "invalid_api_key", type="authentication_error", headers=challenge)
+
+    async def _fail(self, error: Exception, reply: _Reply) -> None:
+        answer = reply_to(error)
+        if answer.code == "internal_error":
+            # The message of an unexpected exception may quote a prompt: only its type and place are logged.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            log.error("%s while answering a request\n%s", type(error).__name__, where)
+            log.debug("its message: %s", error)
+        if not reply.started:
+            await send_error(reply.send, answer)
+
+
+class _Reply:
+    """Watches what is sent, and echoes a well-formed X-Request-Id."""
+
+    def __init__(self, send: Send, request_id: bytes | None) -> None:
+        self._send = send
+        self._echo = request_id if request_id and _REQUEST_ID.fullmatch(request_id) else None
+        self.started = False
+        self.status = 500
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.status = message["status"]
+            if self._echo is not None:
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", self._echo)]}
+        await self._send(message)
+
+
+async def send_error(send: Send, reply: ErrorReply) -> None:
+    """Send the envelope as a whole response."""
+    await send_json(send, reply.status, reply.body(), reply.headers)
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    """Send a JSON text as a whole response."""
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **dict(headers)}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,196 @@
+"""From two configs to a served port, and back to silence: sockets, signals, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from octavo.config import EngineConfig, HTTPConfig
+from octavo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from octavo.engine.async_engine import AsyncEngine
+    from octavo.server.lifecycle import Lifecycle
+
+KEEP_ALIVE_S = 60
+"""How long an idle connection stays open; longer than the usual load balancer's 60 s would race with it."""
+
+LAST_WORDS_S = 2.0
+"""Time for replies already written to leave, once requests have ended."""
+
+FORCED_EXIT_S = 3.0
+"""Time a forced shutdown may take before the process ends without ceremony."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+log = logging.getLogger("octavo.server")
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+class Launch:
+    """One run of the server.
+
+    The port is bound first, so that a taken one is reported before a model is read. Then the engine starts (in its own
+    process it reads the model meanwhile) while this process imports the HTTP libraries.
+    """
+
+    def __init__(
+        self, config: EngineConfig, http: HTTPConfig, on_ready: Callable[[AsyncEngine], None] | None = None
+    ) -> None:
+        self._config = config
+        self._http = http
+        self._on_ready = on_ready
+        self._stop = asyncio.Event()
+        self._lifecycle: Lifecycle | None = None
+        self.forced_by: int | None = None
+        """The signal that cut the drain short."""
+
+    async def run(self) -> None:
+        """Serve until a signal has been handled to its end."""
+        listener = bind(self._http.host, self._http.port)
+        with contextlib.closing(listener), self._signals():
+            engine = await self._start_engine()
+            if engine is None:
+                return
+            try:
+                await self._serve(engine, listener)
+            finally:
+                await self._close(engine)
+
+    async def _start_engine(self) -> AsyncEngine | None:
+        """The engine, or None if a signal came first."""
+        from octavo.engine.async_engine import AsyncEngine
+
+        starting = asyncio.ensure_future(AsyncEngine.start(self._config))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.sleep(0)  # let the engine's process begin before the imports keep this thread busy
+        import octavo.server.http_protocol
+        import octavo.server.routes  # noqa: F401
+
+        try:
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return starting.result() if starting.done() else None
+        finally:
+            for task in (starting, stopping):
+                task.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+
+    async def _serve(self, engine: AsyncEngine, listener: socket.socket) -> None:
+        from octavo.server.routes import build_app
+
+        app = build_app(engine, self._http)
+        self._lifecycle = app.state.context.lifecycle
+        server = _uvicorn_server(app, self._http.log_level, lambda: self._on_ready and self._on_ready(engine))
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not serving.done():
+            await self._drain(self._lifecycle)
+        server.should_exit = True
+        await serving
+
+    async def _drain(self, lifecycle: Lifecycle) -> None:
+        lifecycle.draining = True
+        if lifecycle.num_running:
+            limit = self._http.shutdown_timeout
+            log.info("draining: %d requests have %g s to finish", lifecycle.num_running, limit)
+        if not await lifecycle.wait_idle(self._http.shutdown_timeout):
+            log.warning("cutting off %d requests", lifecycle.num_running)
+            lifecycle.cut()
+            await lifecycle.wait_idle(LAST_WORDS_S)
+
+    async def _close(self, engine: AsyncEngine) -> None:
+        try:
+            await asyncio.wait_for(engine.close(), FORCED_EXIT_S if self.forced_by is not None else None)
+        except TimeoutError:
+            log.warning("the engine did not close in time")
+
+    @contextlib.contextmanager
+    def _signals(self) -> Generator[None, None, None]:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+        elif self.forced_by is None:
+            self.forced_by = number
+            if self._lifecycle is not None:
+                self._lifecycle.cut()
+            asyncio.get_running_loop().call_later(FORCED_EXIT_S, os._exit, 128 + number)
+        else:
+            os._exit(128 + number)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, not yet listening.
+
+    Raises:
+        ConfigError: If the address is taken, not ours, or no address at all.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError("host", host, f"an address of this machine ({error.strerror})") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError("port", port, f"free to listen on at {host} ({error.strerror})") from None
+    return listener
+
+
+def _uvicorn_server(app: Any, log_level: str, on_started: Callable[[], object]) -> Any:
+    """A uvicorn server that leaves signals to `Launch` and tells when it listens."""
+    import uvicorn
+
+    from octavo.server.http_protocol import OctavoHTTPProtocol
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            on_started()
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if log_level == "debug" else logging.WARNING)
+    return Server(
+        uvicorn.Config(
+            app,
+            http=OctavoHTTPProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=log_level == "debug",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(LAST_WORDS_S),
+        )
+    )

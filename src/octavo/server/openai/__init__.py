@@ -1,0 +1,1 @@
+"""The OpenAI-compatible API: requests, replies, and the errors between them."""

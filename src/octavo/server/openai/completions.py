@@ -1,0 +1,197 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Receive, Scope, Send
+
+from octavo.errors import RequestError
+from octavo.messages import SamplingParams, TokenLogprobs
+from octavo.server.body import read_json_object
+from octavo.server.context import ServerContext
+from octavo.server.gate import send_json
+from octavo.server.openai.chunks import ChunkWriter
+from octavo.server.openai.generation import Answer, Generation, prepare
+from octavo.server.openai.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets
+from octavo.server.openai.protocol import CompletionRequest, parse_completion, sampling_params
+from octavo.server.sse import json_bytes, send_events
+
+if TYPE_CHECKING:
+    from octavo.engine.async_engine import Prepared
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's own default for this endpoint."""
+
+
+class Completions:
+    """The endpoint, as an ASGI application."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrival_s = time.perf_counter()
+        context = self._context
+        context.lifecycle.check_open()
+        body = await read_json_object(scope, receive, context.http.max_body_bytes)
+        request, unknown = parse_completion(body, context.http)
+        context.report_unknown_fields(unknown)
+        await context.lifecycle.run(self._answer(request, arrival_s, send), receive)
+
+    async def _answer(self, request: CompletionRequest, arrival_s: float, send: Send) -> None:
+        context = self._context
+        context.check_model(request.model)
+        prompts = await prepare_prompts(context, request)
+        generation = Generation(context, prompts, request.n or 1, arrival_s)
+        reply = CompletionReply(context, request, generation)
+        if request.stream:
+            await send_events(send, reply.frames(), context.lifecycle)
+        else:
+            await send_json(send, 200, json_bytes(reply.whole(await generation.collect())))
+
+
+def split_prompts(prompt: str | list[Any] | None, max_prompts: int) -> list[tuple[str, str | list[int]]]:
+    """The prompts with the names they have in errors: a text, texts, ids, or lists of ids.
+
+    Raises:
+        RequestError: If there is none, there are too many, or kinds are mixed.
+    """
+    if prompt is None or prompt == []:
+        raise RequestError("prompt", message="prompt: must hold at least one prompt")
+    if isinstance(prompt, str):
+        return [("prompt", prompt)]
+    if all(isinstance(item, int) for item in prompt):
+        return [("prompt", prompt)]
+    if len(prompt) > max_prompts:
+        raise RequestError("prompt", message=f"prompt: holds {len(prompt)} prompts; at most {max_prompts} are allowed")
+    kind = type(prompt[0])
+    for i, item in enumerate(prompt):
+        if type(item) is not kind:
+            raise RequestError(f"prompt[{i}]", item, "of the same kind as the prompts before it: all texts or all ids")
+    return [(f"prompt[{i}]", item) for i, item in enumerate(prompt)]
+
+
+def completion_params(request: CompletionRequest) -> SamplingParams:
+    """The request's sampling parameters. Echoed logprobs are the prompt's logprobs."""
+    own: dict[str, Any] = {
+        "max_tokens": DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens,
+        "logprobs": request.logprobs,
+    }
+    if request.echo and request.logprobs is not None:
+        own["prompt_logprobs"] = max(request.logprobs, request.prompt_logprobs or 0)
+    return sampling_params(request, **own)
+
+
+async def prepare_prompts(context: ServerContext, request: CompletionRequest) -> list[Prepared]:
+    """All prompts of the request, validated and tokenized."""
+    named = split_prompts(request.prompt, context.http.max_prompts)
+    params = completion_params(request)
+    most = max(context.http.max_prompts, context.http.max_n)
+    if len(named) * params.n > most:
+        raise RequestError("n", params.n, f"at most {most // len(named)} with {len(named)} prompts")
+    return [await prepare(context, prompt, params, param=param, priority=request.priority) for param, prompt in named]
+
+
+@dataclass
+class _Choice:
+    """What a growing choice remembers between deltas."""
+
+    offsets: TextOffsets | None = None
+    started: bool = False
+
+
+class CompletionReply:
+    """Writes the answer to one request, streamed or whole. Both go through the same functions, so they agree."""
+
+    def __init__(self, context: ServerContext, request: CompletionRequest, generation: Generation) -> None:
+        self._request = request
+        self._generation = generation
+        self._tokenizer = context.engine.tokenizer
+        self._choices = [_Choice() for _ in generation.num_tokens]
+        self._echo = bool(request.echo)
+        self._skip_special = request.skip_special_tokens is not False
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": request.model or context.model_name,
+            "system_fingerprint": context.fingerprint,
+        }
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """The stream's frames, usage included, without the last `[DONE]`."""
+        generation, request = self._generation, self._request
+        writer = ChunkWriter(self._head, "text", request, generation)
+        async with aclosing(generation.deltas()) as deltas:
+            held: list[tuple[int, Any]] = []
+            async for choice, delta in deltas:
+                held.append((choice, delta))
+                if self._lacks_prompt_logprobs(choice):
+                    continue
+                for index, piece in held:
+                    text, logprobs = self._advance(index, piece.text, piece.token_ids, piece.logprobs)
+                    chunk = writer.chunk(index, text, logprobs, piece.finish_reason, piece.stop_reason)
+                    if chunk:
+                        yield chunk
+                held.clear()
+        if request.include_usage:
+            yield writer.usage()
+
+    def whole(self, answers: list[Answer]) -> dict[str, Any]:
+        """The body of a reply that is not streamed."""
+        return {
+            **self._head,
+            "choices": [self._whole_choice(answer) for answer in answers],
+            "usage": self._generation.usage(),
+        }
+
+    def _whole_choice(self, answer: Answer) -> dict[str, Any]:
+        text, logprobs = self._advance(answer.index, "".join(answer.text), answer.token_ids, answer.logprobs)
+        choice = {
+            "index": answer.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": answer.finish_reason,
+            "stop_reason": answer.stop_reason,
+        }
+        prompt = self._generation.prompt_logprobs[answer.index // self._generation.n]
+        if self._request.prompt_logprobs is not None and prompt is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, prompt)
+        return choice
+
+    def _lacks_prompt_logprobs(self, choice: int) -> bool:
+        """Whether the echo must wait: the prompt's logprobs come with the first choice of its prompt."""
+        wanted = self._echo and self._request.logprobs is not None
+        return wanted and self._generation.prompt_logprobs[choice // self._generation.n] is None
+
+    def _advance(
+        self, index: int, text: str, token_ids: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Text and logprobs of the next piece of a choice; the first piece brings the echoed prompt."""
+        choice = self._choices[index]
+        which = index // self._generation.n
+        prompt_text = (self._generation.prompts[which].prompt_text or "") if self._echo else ""
+        first = not choice.started
+        choice.started = True
+        if first:
+            choice.offsets = TextOffsets(self._tokenizer, len(prompt_text), skip_special_tokens=self._skip_special)
+        if self._request.logprobs is None:
+            return (prompt_text + text if first else text), None
+        entries: list[TokenLogprobs | None] = list(logprobs or ())
+        assert choice.offsets is not None
+        offsets = [choice.offsets.next(token_id) for token_id in token_ids]
+        if first and self._echo:
+            prompt_ids = self._generation.prompts[which].prompt_token_ids
+            entries = [*(self._generation.prompt_logprobs[which] or ()), *entries]
+            offsets = prompt_offsets(self._tokenizer, prompt_text, prompt_ids) + offsets
+            token_ids = prompt_ids + token_ids
+            text = prompt_text + text
+        if not token_ids:
+            return text, None
+        return text, completion_logprobs(self._tokenizer, entries, token_ids, offsets, self._request.logprobs)

@@ -1,0 +1,198 @@
+"""One HTTP request's work on the engine: from prompts to a single series of deltas, measured on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from octavo.engine.outputs import TextDelta
+from octavo.messages import SamplingParams, TokenLogprobs
+from octavo.server.context import ServerContext
+
+if TYPE_CHECKING:
+    from octavo.engine.async_engine import Prepared
+
+LONG_PROMPT_CHARS = 4096
+"""Longer texts are tokenized in a thread, so that other streams do not wait for them."""
+
+
+async def prepare(
+    context: ServerContext, prompt: str | list[int], params: SamplingParams, *, param: str, priority: int | None
+) -> Prepared:
+    """Validate and tokenize one prompt; `param` names it in errors.
+
+    Raises:
+        RequestError, OverloadedError: See AsyncEngine.prepare.
+    """
+
+    def work() -> Prepared:
+        return context.engine.prepare(
+            prompt, params, param=param, priority=priority or 0, max_logprobs=context.http.max_logprobs
+        )
+
+    if isinstance(prompt, str) and len(prompt) > LONG_PROMPT_CHARS:
+        return await asyncio.to_thread(work)
+    return work()
+
+
+@dataclass
+class Answer:
+    """One choice, collected. `index` counts over prompts and their n."""
+
+    index: int
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, delta: TextDelta) -> None:
+        self.text.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs or ()
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.stop_reason = delta.stop_reason if delta.stop_reason is not None else self.stop_reason
+
+
+class Generation:
+    """The prompts of a request, running.
+
+    Choices are numbered over all prompts: those of prompt i are `i * n` to `i * n + n - 1`.
+    """
+
+    def __init__(self, context: ServerContext, prompts: list[Prepared], n: int, arrival_s: float) -> None:
+        self.prompts = prompts
+        self.n = n
+        self.num_prompt_tokens = sum(len(prompt.prompt_token_ids) for prompt in prompts)
+        self.num_cached_tokens = 0
+        self.num_tokens = [0] * (len(prompts) * n)
+        self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
+        self._engine = context.engine
+        self._meter = Meter(context, self, arrival_s)
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
+        """(choice, delta) as they come. Closing this aborts whatever still runs."""
+        streams = [self._engine.stream(prompt) for prompt in self.prompts]
+        merged = _only(streams[0]) if len(streams) == 1 else _merge(streams)
+        with self._meter:
+            async with aclosing(merged):
+                async for which, delta in merged:
+                    choice = which * self.n + delta.index
+                    self._note(which, choice, delta)
+                    yield choice, delta
+
+    async def collect(self) -> list[Answer]:
+        """All answers, complete."""
+        answers = [Answer(index) for index in range(len(self.num_tokens))]
+        async with aclosing(self.deltas()) as deltas:
+            async for choice, delta in deltas:
+                answers[choice].add(delta)
+        return answers
+
+    def usage(self, choices: slice = slice(None)) -> dict[str, Any]:
+        """The `usage` object: each prompt counted once, every generated token of every choice."""
+        completion = sum(self.num_tokens[choices])
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.num_prompt_tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+        }
+
+    def _note(self, which: int, choice: int, delta: TextDelta) -> None:
+        self._meter.observe(choice, delta)
+        self.num_tokens[choice] += len(delta.token_ids)
+        if delta.index == 0:
+            self.num_cached_tokens += delta.num_cached_tokens
+            if delta.prompt_logprobs is not None:
+                self.prompt_logprobs[which] = delta.prompt_logprobs
+
+
+class Meter:
+    """Times one request and hands the values to the server's metrics."""
+
+    def __init__(self, context: ServerContext, generation: Generation, arrival_s: float) -> None:
+        self._metrics = context.metrics
+        self._generation = generation
+        self._arrival_s = arrival_s
+        self._first_s: dict[int, float] = {}
+        self._last_s: dict[int, float] = {}
+        self._unfinished = len(generation.num_tokens)
+
+    def __enter__(self) -> None:
+        for prompt in self._generation.prompts:
+            self._metrics.prompt_tokens.observe(len(prompt.prompt_token_ids))
+            self._metrics.params_n.observe(prompt.params.n)
+            if prompt.params.max_tokens is not None:
+                self._metrics.params_max_tokens.observe(prompt.params.max_tokens)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        failed = kind is not None and issubclass(kind, Exception)
+        self._metrics.finished["error" if failed else "abort"] += self._unfinished
+        self._unfinished = 0
+
+    def observe(self, choice: int, delta: TextDelta) -> None:
+        now = time.perf_counter()
+        count = len(delta.token_ids)
+        if count and choice not in self._first_s:
+            self._metrics.first_token.observe(now - self._arrival_s)
+            self._first_s[choice] = now
+        elif count:
+            self._metrics.inter_token.observe((now - self._last_s[choice]) / count, count)
+        if count:
+            self._last_s[choice] = now
+        if delta.finish_reason is not None:
+            self._finish(choice, delta, now)
+
+    def _finish(self, choice: int, delta: TextDelta, now: float) -> None:
+        metrics = self._metrics
+        tokens = self._generation.num_tokens[choice] + len(delta.token_ids)
+        metrics.end_to_end.observe(now - self._arrival_s)
+        metrics.generation_tokens.observe(tokens)
+        if tokens > 1:
+            metrics.per_output_token.observe((now - self._first_s[choice]) / (tokens - 1))
+        if delta.finish_reason in metrics.finished:
+            metrics.finished[delta.finish_reason] += 1
+        self._unfinished -= 1
+
+
+async def _only(stream: AsyncIterator[TextDelta]) -> AsyncGenerator[tuple[int, TextDelta], None]:
+    async with aclosing(cast(AsyncGenerator[TextDelta, None], stream)) as deltas:
+        async for delta in deltas:
+            yield 0, delta
+
+
+async def _merge(streams: list[AsyncIterator[TextDelta]]) -> AsyncGenerator[tuple[int, TextDelta], None]:
+    """Deltas of all streams in the order they come. One that fails ends all.
+
+    Each stream has a task that hands over one delta at a time, so a slow reader slows them all and nothing piles up.
+    """
+    queue: asyncio.Queue[tuple[int, TextDelta | Exception | None]] = asyncio.Queue(len(streams))
+
+    async def pump(which: int, stream: AsyncIterator[TextDelta]) -> None:
+        try:
+            async for _, delta in _only(stream):
+                await queue.put((which, delta))
+            await queue.put((which, None))
+        except Exception as error:
+            await queue.put((which, error))
+
+    pumps = [asyncio.ensure_future(pump(which, stream)) for which, stream in enumerate(streams)]
+    try:
+        running = len(pumps)
+        while running:
+            which, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield which, item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

@@ -1,0 +1,250 @@
+"""Requests of the OpenAI API as they arrive: which fields, of which types, within which bounds.
+
+null means the default everywhere, as clients send it for what they leave out. What the sampler itself bounds is checked
+by SamplingParams; here are the bounds that belong to the HTTP surface.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from octavo.config import HTTPConfig
+from octavo.errors import RequestError
+from octavo.messages import SamplingParams
+from octavo.server.openai.errors import UnsupportedFieldError
+from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, check_other_fields
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIAS = 1024
+MAX_CACHE_SALT_CHARS = 256
+PRIORITY_LIMIT = 1 << 31
+
+TEMPLATE_KWARGS = frozenset(
+    {"enable_thinking", "thinking", "thinking_budget", "reasoning_effort", "date_string", "custom_instructions"}
+)
+"""What `chat_template_kwargs` may hold: switches that templates in use document. Nothing in it reaches the code that
+applies the template, only the template."""
+
+MAX_TEMPLATE_KWARG_CHARS = 2048
+
+_TYPE_ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?")
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationRequest(msgspec.Struct, kw_only=True):
+    """Fields that both endpoints share."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    priority: int | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    cache_salt: str | None = None
+    """Accepted for the clients that send it. Nothing is shared between requests yet, so it separates nothing."""
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+
+class CompletionRequest(GenerationRequest, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]] | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+R = TypeVar("R", bound=GenerationRequest)
+
+
+def parse_completion(body: dict[str, Any], http: HTTPConfig) -> tuple[CompletionRequest, list[str]]:
+    """The request, and the names of its unknown fields.
+
+    Raises:
+        RequestError: Naming the field.
+    """
+    request, unknown = _parse(body, CompletionRequest, REFUSED_COMPLETION, http)
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise UnsupportedFieldError("best_of", "best_of is not supported yet unless it equals n")
+    check_top(request.logprobs, "logprobs", http)
+    if request.max_tokens == 0 and not request.echo:
+        raise RequestError("max_tokens", 0, "at least 1, or 0 together with echo")
+    if request.prompt_logprobs is not None and request.stream:
+        raise UnsupportedFieldError("prompt_logprobs", "prompt_logprobs is not supported in a stream; use echo")
+    return request, unknown
+
+
+def parse_chat(body: dict[str, Any], http: HTTPConfig) -> tuple[ChatRequest, list[str]]:
+    """The request, and the names of its unknown fields.
+
+    Raises:
+        RequestError: Naming the field.
+    """
+    request, unknown = _parse(body, ChatRequest, REFUSED_CHAT, http)
+    check_top(request.top_logprobs, "top_logprobs", http)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise RequestError("top_logprobs", message="top_logprobs needs logprobs to be true")
+    if request.prompt_logprobs is not None and request.stream:
+        raise UnsupportedFieldError("prompt_logprobs", "prompt_logprobs is not supported in a stream")
+    _check_limit(request)
+    _check_template_kwargs(request.chat_template_kwargs or {})
+    return request, unknown
+
+
+def _parse(
+    body: dict[str, Any], kind: type[R], refused: dict[str, tuple[Any, ...]], http: HTTPConfig
+) -> tuple[R, list[str]]:
+    unknown = check_other_fields(body, frozenset(kind.__struct_fields__), refused)
+    try:
+        request = msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise _named(str(error)) from None
+    _check_common(request, http)
+    return request, unknown
+
+
+def _named(message: str) -> RequestError:
+    """msgspec's "Expected `int | null`, got `str` - at `$.n`" as an error of that field."""
+    match = _TYPE_ERROR.fullmatch(message)
+    path = match["path"] if match and match["path"] else None
+    what = match["what"].replace("`", "") if match else message
+    where = f"{path} (a name)" if match and match["key"] else path
+    return RequestError(path, message=f"{where}: {what[:1].lower()}{what[1:]}" if where else what)
+
+
+def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
+    if request.n is not None and not 1 <= request.n <= http.max_n:
+        raise RequestError("n", request.n, f"an integer from 1 to {http.max_n}")
+    check_top(request.prompt_logprobs, "prompt_logprobs", http)
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if len(stops) > MAX_STOP_STRINGS:
+        raise RequestError("stop", message=f"stop: holds {len(stops)} strings; at most {MAX_STOP_STRINGS} are allowed")
+    if any(len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise RequestError("stop", message=f"stop: a string is longer than {MAX_STOP_CHARS} characters")
+    for name, limit in (("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS)):
+        if len(getattr(request, name) or ()) > limit:
+            raise RequestError(name, message=f"{name}: holds more than {limit} entries")
+    if request.priority is not None and abs(request.priority) >= PRIORITY_LIMIT:
+        raise RequestError("priority", request.priority, "an integer above -2^31 and below 2^31")
+    salt = request.cache_salt
+    if salt is not None and not (0 < len(salt) <= MAX_CACHE_SALT_CHARS and salt.isprintable()):
+        raise RequestError(
+            "cache_salt", message=f"cache_salt: must be 1 to {MAX_CACHE_SALT_CHARS} printable characters"
+        )
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options", message="stream_options is allowed only when stream is true")
+
+
+def check_top(count: int | None, name: str, http: HTTPConfig) -> None:
+    """How many of the likeliest tokens may be asked for."""
+    if count is not None and not 0 <= count <= http.max_logprobs:
+        raise RequestError(name, count, f"an integer from 0 to {http.max_logprobs}")
+
+
+def _check_limit(request: ChatRequest) -> None:
+    new, old = request.max_completion_tokens, request.max_tokens
+    if new is not None and old is not None and new != old:
+        raise RequestError("max_completion_tokens", new, f"equal to max_tokens ({old}) when both are given")
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = getattr(request, name)
+        if value is not None and not 1 <= value < 1 << 31:
+            raise RequestError(name, value, "an integer from 1 to 2147483647")
+
+
+def _check_template_kwargs(kwargs: dict[str, Any]) -> None:
+    for name, value in kwargs.items():
+        where = f"chat_template_kwargs.{name[:64]}"
+        if name not in TEMPLATE_KWARGS:
+            raise RequestError(
+                where, message=f"{where}: is not allowed; allowed are: {', '.join(sorted(TEMPLATE_KWARGS))}"
+            )
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise RequestError(where, value, "a string, number, boolean or null")
+        if isinstance(value, str) and len(value) > MAX_TEMPLATE_KWARG_CHARS:
+            raise RequestError(where, message=f"{where}: is longer than {MAX_TEMPLATE_KWARG_CHARS} characters")
+
+
+_AS_THEY_ARE = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "prompt_logprobs",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+)
+
+
+def sampling_params(request: GenerationRequest, **own: Any) -> SamplingParams:
+    """The request's sampling parameters. `own` are the fields that the two endpoints spell differently.
+
+    Raises:
+        RequestError: When a field is out of range.
+    """
+    given = {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
+    if request.stop is not None:
+        given["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
+    if request.logit_bias:
+        given["logit_bias"] = {_token_id(key): bias for key, bias in request.logit_bias.items()}
+    return SamplingParams(**{**given, **own})
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10):
+        raise RequestError("logit_bias", key, "a map from token ids (integers of at least 0) to numbers")
+    return int(key)

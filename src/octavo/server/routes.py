@@ -1,0 +1,70 @@
+"""Paths to handlers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from octavo.config import HTTPConfig
+from octavo.server.context import ServerContext, served_names, system_fingerprint
+from octavo.server.gate import Gate
+from octavo.server.metrics import ServerMetrics
+from octavo.server.openai.chat import ChatCompletions
+from octavo.server.openai.completions import Completions
+from octavo.server.openai.errors import ErrorReply
+from octavo.server.openai.models import Models
+from octavo.server.status import Health, Metrics, Ping, Version
+
+if TYPE_CHECKING:
+    from octavo.engine.async_engine import AsyncEngine
+
+
+def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
+    """See `octavo.server.app.create_app`. The context is `app.state.context`."""
+    context = ServerContext(
+        engine=engine,
+        http=http,
+        metrics=ServerMetrics(engine.info.max_model_len),
+        model_names=served_names(http, engine.info),
+        fingerprint=system_fingerprint(engine.info),
+        created=int(time.time()),
+    )
+    app = Starlette(
+        routes=_routes(context),
+        middleware=[Middleware(Gate, context=context)],
+        exception_handlers={HTTPException: _no_such_route},
+    )
+    app.router.redirect_slashes = False  # a redirect would repeat the request's path in its answer
+    app.state.context = context
+    return app
+
+
+def _routes(context: ServerContext) -> list[Route]:
+    models = Models(context)
+    return [
+        Route("/v1/chat/completions", ChatCompletions(context), methods=["POST"]),
+        Route("/v1/completions", Completions(context), methods=["POST"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{model_id:path}", models, methods=["GET"]),
+        Route("/health", Health(context), methods=["GET"]),
+        Route("/ping", Ping(), methods=["GET", "POST"]),
+        Route("/version", Version(), methods=["GET"]),
+        Route("/metrics", Metrics(context), methods=["GET"]),
+    ]
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    """What the router itself raises: no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        reply = ErrorReply(status=405, message="this path does not take that method", code="method_not_allowed")
+    else:
+        reply = ErrorReply(status=error.status_code, message="there is no such path", code="not_found")
+    return Response(reply.body(), reply.status, error.headers, media_type="application/json")

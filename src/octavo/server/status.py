@@ -1,0 +1,70 @@
+"""Small routes for probes, scrapers and people: /health, /ping, /version, /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope, Send
+
+from octavo import __version__
+from octavo.errors import EngineDeadError
+from octavo.server.context import ServerContext
+from octavo.server.gate import send_json
+from octavo.server.metrics import CONTENT_TYPE, render
+from octavo.server.openai.errors import UNAVAILABLE, problem
+from octavo.server.sse import json_bytes
+
+STATS_TIMEOUT_S = 5.0
+"""An engine that takes longer to answer is reported as down; the rest of the metrics still come."""
+
+
+class Health:
+    """200 while requests are served; 503 when the engine is dead, or the server drains and wants no more traffic."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._context.lifecycle.check_open()
+        try:
+            self._context.engine.check_health()
+        except EngineDeadError:
+            raise problem(503, "the engine has stopped", "engine_dead", type=UNAVAILABLE) from None
+        await send_json(send, 200, json_bytes({"status": "ok"}))
+
+
+class Ping:
+    """200 while the process answers at all."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, 200, json_bytes({"status": "ok"}))
+
+
+class Version:
+    """The version of Octavo."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, 200, json_bytes({"version": __version__}))
+
+
+class Metrics:
+    """Prometheus text."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = self._context
+        try:
+            stats = await asyncio.wait_for(context.engine.stats(), STATS_TIMEOUT_S)
+        except (EngineDeadError, TimeoutError):
+            stats = None
+        text = render(
+            context.metrics,
+            context.engine.info,
+            stats,
+            context.model_name,
+            vllm_names=context.http.vllm_metric_names,
+        )
+        headers = (("content-type", CONTENT_TYPE),)
+        await send_json(send, 200, text, headers)
