@@ -52,7 +52,7 @@ _BITS = {
     "C64": 64,
 }
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 
 
@@ -178,20 +178,15 @@ def _places(entries: dict[str, _Entry], start: int, file_size: int, file: str) -
             raise ModelFileError(file, what, f"dtype {entry.dtype[:20]!r} does not exist")
         begin, stop = entry.data_offsets
         if begin != end:
-            kind = "overlaps the one before" if begin < end else "leaves a gap before it"
-            raise ModelFileError(
-                file, what, f"starts at byte {begin} of the data, but the one before ends at {end}: {kind}"
-            )
+            fault = "overlaps the tensor before it" if begin < end else "leaves a gap before it"
+            raise ModelFileError(file, what, f"{fault}: starts at byte {begin} of the data, not at {end}")
         bits = math.prod(entry.shape) * _BITS[entry.dtype]
         if bits != 8 * (stop - begin):
-            raise ModelFileError(
-                file, what, f"{entry.dtype} of shape {entry.shape} takes {bits / 8:g} bytes, not {stop - begin}"
-            )
+            needs = f"{entry.dtype} of shape {entry.shape} takes {-(-bits // 8)} bytes"
+            raise ModelFileError(file, what, f"{needs}, not {stop - begin}")
         end = stop
         if start + end > file_size:
-            raise ModelFileError(
-                file, what, f"bytes {start + begin} to {start + end} pass the end of the file, {file_size}"
-            )
+            raise ModelFileError(file, what, f"ends at byte {start + end}; the file has {file_size}")
         tensors[name] = SafeTensor(name, tuple(entry.shape), entry.dtype, start + begin, stop - begin)
     if start + end != file_size:
         raise ModelFileError(file, "data", f"{file_size - start - end} bytes after the last tensor belong to none")

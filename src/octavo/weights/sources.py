@@ -1,0 +1,162 @@
+"""From what a user calls a model to files on this machine.
+
+`resolve` tries, in this order:
+
+1. a catalogue name or alias, in any case of letters (a folder of the same name is meant by `./NAME`);
+2. a path that exists, or that can only be one (it begins with `.`, `/` or `~`, or ends in `.gguf`);
+3. a hub id, `owner/name`, or one GGUF file of a hub repository, `owner/name/file.gguf`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from octavo.errors import ConfigError, ModelError, ModelFileError
+from octavo.weights import catalogue, model_cache
+from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.gguf_checkpoint import GGUFCheckpoint
+from octavo.weights.huggingface import CONFIG, PICKLES, HFCheckpoint
+from octavo.weights.model_cache import ShowProgress
+from octavo.weights.progress import progress_bar
+
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:/([\w./ -]{1,200}\.gguf))?")
+_HUB_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+"""What is wanted of a hub repository: nothing that could be run."""
+
+
+class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on this machine."""
+
+    path: Path
+    kind: str
+    """"huggingface" (a folder) or "gguf" (a file)."""
+    name: str
+    """What to call it: the catalogue name, the hub id, or the name of the folder or file."""
+
+
+def resolve(
+    model: str,
+    *,
+    revision: str | None = None,
+    download_dir: str | Path | None = None,
+    progress: ShowProgress = progress_bar,
+) -> ModelFiles:
+    """Find `model`, fetching it if it is a name of the catalogue or the hub and not here yet.
+
+    Args:
+        model: See the top of this file.
+        revision: Branch, tag or commit; for hub models.
+        download_dir: Where models are kept, instead of Octavo's cache or the hub's own.
+        progress: How to show a download from the catalogue; the hub library shows its own.
+
+    Raises:
+        ModelError: If there is no such model, or it cannot be fetched.
+        ModelFileError: If the path is not a model, or a fetched file is damaged.
+        ConfigError: If a revision is given for a model that has none.
+    """
+    if not model or "\0" in model:
+        raise ModelError("the model's name is empty" if not model else "the model's name holds a NUL character")
+    entry = catalogue.find(model)
+    hub = _HUB_ID.fullmatch(model)
+    path = Path(model).expanduser()
+    is_path = entry is None and (os.path.exists(path) or _can_only_be_a_path(model, hub is not None))  # noqa: PTH110
+    if revision is not None and (entry is not None or is_path or hub is None):
+        raise ConfigError("revision", revision, "left out: only hub models have revisions")
+    if entry is not None:
+        return ModelFiles(path=model_cache.ensure(entry, download_dir, progress), kind="gguf", name=entry.name)
+    if is_path:
+        return _local(path)
+    if hub is not None:
+        return _from_hub(hub[1], hub[2], revision, download_dir)
+    raise ModelError(_unknown(model))
+
+
+def open_checkpoint(files: ModelFiles, *, num_threads: int | None = None) -> Checkpoint:
+    """Open the model. Raises ModelFileError or UnsupportedModelError."""
+    if files.kind == "gguf":
+        return GGUFCheckpoint(files.path, num_threads=num_threads)
+    return HFCheckpoint(files.path, num_threads=num_threads)
+
+
+def _can_only_be_a_path(model: str, is_hub_id: bool) -> bool:
+    return model.startswith((".", "/", "~")) or (model.lower().endswith(".gguf") and not is_hub_id)
+
+
+def _local(path: Path) -> ModelFiles:
+    name = path.name or path.resolve().name
+    if path.is_dir():
+        if not (path / CONFIG).is_file():
+            ggufs = sorted(p.name for p in path.glob("*.gguf"))
+            hint = f"; give the file itself, for example {ggufs[0]}" if ggufs else ""
+            raise ModelFileError(name, "folder", f"holds no {CONFIG}{hint}")
+        return ModelFiles(path=path, kind="huggingface", name=path.resolve().name)
+    if not path.exists():
+        raise ModelFileError(name[:100], "file", "no such file or folder")
+    suffix = path.suffix.lower()
+    if suffix == ".gguf":
+        return ModelFiles(path=path, kind="gguf", name=path.stem)
+    if suffix in PICKLES:
+        raise ModelFileError(name, "file", "is a pickle, which can run code when it is opened: refused")
+    if suffix == ".safetensors":
+        raise ModelFileError(name, "file", f"weights alone are no model; give the folder that has {CONFIG} too")
+    raise ModelFileError(name, "file", "is neither a .gguf file nor a Hugging Face folder")
+
+
+def _from_hub(repo: str, file: str | None, revision: str | None, download_dir: str | Path | None) -> ModelFiles:
+    """Through huggingface_hub, which honours HF_HOME, HF_TOKEN and HF_HUB_OFFLINE."""
+    from huggingface_hub import errors as hub_errors
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    where = None if download_dir is None else str(Path(download_dir).expanduser())
+    try:
+        if file is not None:
+            path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=where))
+            return ModelFiles(path=path, kind="gguf", name=f"{repo}/{file}")
+        folder = snapshot_download(repo, revision=revision, cache_dir=where, allow_patterns=list(_HUB_FILES))
+    except hub_errors.GatedRepoError:
+        raise ModelError(f"hub model {repo}: access is restricted; ask for it there, and set HF_TOKEN") from None
+    except hub_errors.RepositoryNotFoundError:
+        raise ModelError(f"hub model {repo}: there is none, or it needs an HF_TOKEN.{_did_you_mean(repo)}") from None
+    except hub_errors.RevisionNotFoundError:
+        raise ModelError(f"hub model {repo}: there is no revision {str(revision)[:100]!r}") from None
+    except hub_errors.LocalEntryNotFoundError:
+        raise ModelError(f"hub model {repo}: {_unreachable()}.{_did_you_mean(repo)}") from None
+    except hub_errors.EntryNotFoundError:
+        raise ModelError(f"hub model {repo}: has no file {file!r}") from None
+    except (hub_errors.HfHubHTTPError, hub_errors.HFValidationError, hub_errors.OfflineModeIsEnabled, OSError) as error:
+        raise ModelError(f"hub model {repo}: could not be fetched ({type(error).__name__})") from error
+    if not (Path(folder) / CONFIG).is_file():
+        raise ModelError(f"hub model {repo}: has no {CONFIG}; for a GGUF file of it give {repo}/FILE.gguf")
+    return ModelFiles(path=Path(folder), kind="huggingface", name=repo)
+
+
+def _unreachable() -> str:
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "not in the local hub cache, and HF_HUB_OFFLINE forbids fetching it"
+    return "not in the local hub cache, and the hub cannot be reached"
+
+
+def _unknown(model: str) -> str:
+    return (
+        f"no model {model[:100]!r}: give a catalogue name ({', '.join(catalogue.names())}), a Hugging Face folder, "
+        f"a .gguf file or a hub id (owner/name).{_did_you_mean(model)}"
+    )
+
+
+def _did_you_mean(model: str) -> str:
+    near = catalogue.near(model.rsplit("/", 1)[-1])
+    return f" Did you mean {' or '.join(near)}?" if near else ""
