@@ -1,5 +1,6 @@
 #include "dequantize.h"
 #include "kernels.h"
+#include "ops.h"
 #include "simd.h"
 
 #define OCTAVO_STRING_(x) #x
@@ -13,6 +14,9 @@ const Kernels table = {
     OCTAVO_STRING(OCTAVO_ISA),
     VF::W,
     dequantizers,
+    write_kv,
+    attention_scratch_bytes,
+    attention,
 };
 
 }  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,108 @@
+// Direct calls of single kernels, for the tests and benchmarks. The engine goes through program.cpp.
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include "bindings.h"
+#include "kernels.h"
+#include "kv_memory.h"
+#include "parallel.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// Rows may be strided, elements of a row are contiguous.
+using Rows = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+using ConstRows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+
+void require(bool condition, const char* message) {
+    if (!condition) throw std::invalid_argument(message);
+}
+
+// Every entry of the block table that tokens [begin, end) of a row use must name a block.
+void check_table(const KVPool& kv, int layer, int32_t row, int64_t begin, int64_t end) {
+    require(row >= 0 && row < kv.max_num_seqs, "rows must be rows of the block tables");
+    require(begin >= 0 && end <= int64_t{kv.max_blocks_per_seq} * kv.block_size, "positions must fit the block table");
+    const int32_t* table = kv.tables + (int64_t{kv.layer_group[layer]} * kv.max_num_seqs + row) * kv.max_blocks_per_seq;
+    for (int64_t i = begin / kv.block_size; i * kv.block_size < end; ++i)
+        require(table[i] >= 0 && table[i] < kv.num_blocks, "the block table must name blocks of the pool");
+}
+
+void check_layer(const KVPool& kv, int layer) {
+    require(layer >= 0 && layer < kv.num_layers, "layer must be one of the memory's");
+}
+
+void call_write_kv(const KVMemory& memory, int layer, ConstRows key, ConstRows value, Ints positions, Ints token_rows,
+                   ThreadPool& pool, const std::string& isa) {
+    const KVPool& kv = memory.pool();
+    const size_t count = positions.shape(0), width = size_t(kv.num_kv_heads) * size_t(kv.head_dim);
+    check_layer(kv, layer);
+    require(token_rows.shape(0) == count && key.shape(0) == count && value.shape(0) == count,
+            "key, value, positions and token_rows must be equally long");
+    require(key.shape(1) == width && value.shape(1) == width, "key and value must be num_kv_heads * head_dim wide");
+    require(key.stride(1) == 1 && value.stride(1) == 1, "rows of key and value must be contiguous");
+    for (size_t i = 0; i < count; ++i) check_table(kv, layer, token_rows(i), positions(i), int64_t{positions(i)} + 1);
+    const WriteKVArgs args{&kv,          layer,           key.data(),       key.stride(0),
+                           value.data(), value.stride(0), positions.data(), token_rows.data(),
+                           int(count)};
+    const Kernels& kernels = kernels_for(isa);
+    nb::gil_scoped_release release;
+    kernels.write_kv(args, pool);
+}
+
+void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out, int num_heads, float scale,
+                    int window, Ints batch_rows, Ints query_start_loc, Ints seq_lens, ThreadPool& pool,
+                    const std::string& isa) {
+    const KVPool& kv = memory.pool();
+    const size_t num_seqs = batch_rows.shape(0), num_tokens = query.shape(0);
+    check_layer(kv, layer);
+    require(num_heads > 0 && num_heads % kv.num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
+    require(scale > 0 && window >= 0, "scale must be above 0, window at least 0");
+    require(query.shape(1) == size_t(num_heads) * size_t(kv.head_dim) && out.shape(1) == query.shape(1) &&
+                out.shape(0) == num_tokens,
+            "query and out must be [num_tokens, num_heads * head_dim]");
+    require(query.stride(1) == 1 && out.stride(1) == 1, "rows of query and out must be contiguous");
+    require(query_start_loc.shape(0) == num_seqs + 1 && seq_lens.shape(0) == num_seqs && query_start_loc(0) == 0 &&
+                size_t(query_start_loc(num_seqs)) == num_tokens,
+            "query_start_loc must run from 0 to num_tokens with one entry more than batch_rows and seq_lens");
+    for (size_t i = 0; i < num_seqs; ++i) {
+        const int64_t new_tokens = int64_t{query_start_loc(i + 1)} - query_start_loc(i);
+        require(new_tokens >= 0 && seq_lens(i) >= new_tokens, "seq_lens must count at least the new tokens");
+        const int64_t oldest = window > 0 ? seq_lens(i) - new_tokens + 1 - window : 0;
+        if (new_tokens) check_table(kv, layer, batch_rows(i), oldest > 0 ? oldest : 0, seq_lens(i));
+    }
+    const Kernels& kernels = kernels_for(isa);
+    const size_t bytes = kernels.attention_scratch_bytes(kv, num_heads, int(num_tokens), int(num_seqs), pool.size());
+    const std::unique_ptr<void, decltype(&std::free)> scratch(std::aligned_alloc(64, (bytes + 64) / 64 * 64),
+                                                              &std::free);
+    if (!scratch) throw std::bad_alloc();
+    const AttentionArgs args{
+        &kv,   layer,  query.data(),      query.stride(0),        out.data(),      out.stride(0), num_heads,
+        scale, window, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs), scratch.get(),
+        bytes};
+    nb::gil_scoped_release release;
+    kernels.attention(args, pool);
+}
+
+}  // namespace
+
+void bind_kernel_tests(nb::module_& m) {
+    m.def("write_kv", &call_write_kv, nb::arg("kv"), nb::arg("layer"), nb::arg("key").noconvert(),
+          nb::arg("value").noconvert(), nb::arg("positions").noconvert(), nb::arg("token_rows").noconvert(),
+          nb::arg("pool"), nb::arg("isa"),
+          "One call of the write_kv kernel, checked; for tests and benchmarks. float32 [T, num_kv_heads * head_dim].");
+    m.def("attention", &call_attention, nb::arg("kv"), nb::arg("layer"), nb::arg("query").noconvert(),
+          nb::arg("out").noconvert(), nb::arg("num_heads"), nb::arg("scale"), nb::arg("window"),
+          nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
+          nb::arg("pool"), nb::arg("isa"),
+          "One call of the attention kernel, checked; for tests and benchmarks. window 0 means none.");
+}
+
+}  // namespace octavo

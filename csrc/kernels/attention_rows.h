@@ -1,0 +1,324 @@
+// The inner loops of attention: scores, softmax and weighted values of a few query rows against one piece of tokens.
+// Private to attention.cpp.
+//
+// A *row* is one query head of one new token. Rows that read the same KV head share its keys and values, so loops run
+// over up to kRows rows at once, with one accumulator per row and vector. What a row computes never depends on which
+// rows stand beside it: keys of a vector of tokens are multiplied dim by dim in ascending order, values are added
+// token by token in ascending order.
+#pragma once
+
+#include "kv_layout.h"
+#include "simd.h"
+
+namespace octavo::OCTAVO_ISA {
+
+constexpr int kPiece = 128;  // tokens per piece; part of the arithmetic, so the same on every machine
+constexpr int kVectors = kPiece / VF::W;
+#if defined(OCTAVO_ISA_avx512)
+constexpr int kRows = 6;  // 6 rows x 4 vectors of accumulators in 32 registers
+constexpr int kKeyVectors = 4;
+constexpr int kValueVectors = 4;
+#else
+constexpr int kRows = 4;  // 4 x 2 in 16 registers
+constexpr int kKeyVectors = 2;
+constexpr int kValueVectors = 2;
+#endif
+
+// Where one piece's keys and values of one KV head lie. A *run* is a stretch of tokens inside one block.
+// Entries outside the piece's visible tokens repeat the nearest visible one, so that loops may go to full groups.
+struct PieceView {
+    int lo, hi;                       // visible tokens, counted from the piece's first
+    const uint8_t* keys[kVectors];    // first step (dim, or pair of dims in bfloat16) of each vector of tokens
+    const uint8_t* tails[kVectors];   // the last dim of an odd head_dim in bfloat16
+    const uint8_t* key_runs[kPiece];  // first step of each run
+    const uint8_t* value_runs[kPiece];
+    int64_t step_bytes;  // from a step to the next in `keys`
+};
+
+inline int min_int(int a, int b) { return a < b ? a : b; }
+inline int max_int(int a, int b) { return a > b ? a : b; }
+
+inline float lanes_max(const VF& a) {
+#if defined(OCTAVO_ISA_avx512)
+    return _mm512_reduce_max_ps(a.v);
+#else
+    return reduce_max(a);
+#endif
+}
+
+inline float lanes_sum(const VF& a) {
+#if defined(OCTAVO_ISA_avx512)
+    return _mm512_reduce_add_ps(a.v);
+#else
+    return reduce_add(a);
+#endif
+}
+
+// 2^x for x <= 0: relative error below 3e-7, exactly 1 at 0, exactly 0 below -199 and at -inf; NaN stays NaN.
+// Taylor polynomial of degree 6 in x * ln 2 on [-1/2, 1/2].
+inline VF exp2_nonpositive(const VF& x) {
+    const VF c = max(VF::set1(-200.0f), x);  // in this order a NaN comes through
+    const VF n = round(c);
+    const VF r = c - n;
+    VF p = VF::set1(1.5403530393381609e-4f);
+    p = fma(p, r, VF::set1(1.3333558146428443e-3f));
+    p = fma(p, r, VF::set1(9.6181291076284772e-3f));
+    p = fma(p, r, VF::set1(5.5504108664821580e-2f));
+    p = fma(p, r, VF::set1(2.4022650695910071e-1f));
+    p = fma(p, r, VF::set1(6.9314718055994531e-1f));
+    p = fma(p, r, VF::set1(1.0f));
+#if defined(OCTAVO_ISA_avx512)
+    return scale_pow2(p, n);
+#else
+    // Two factors, as 2^-200 is not a float. In this order a NaN becomes a harmless exponent; p is NaN already.
+    const VF half = max(round(n * VF::set1(0.5f)), VF::set1(-100.0f));
+    return scale_pow2(scale_pow2(p, half), max(n - half, VF::set1(-100.0f)));
+#endif
+}
+
+inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
+
+#if defined(OCTAVO_ISA_avx512)
+// Queries are bf16 pairs in 32-bit units.
+template <int R>
+inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
+    __m512bh k[kKeyVectors];
+    for (int v = 0; v < kKeyVectors; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys[v] + offset);
+    for (int r = 0; r < R; ++r) {
+        const __m512bh pair = (__m512bh)_mm512_set1_ps(q[r]);
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k[v], pair);
+    }
+}
+
+template <int R>
+inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
+    for (int v = 0; v < kKeyVectors; ++v) {
+        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tails[v]));
+        const __m512bh k = (__m512bh)_mm512_cvtepu16_epi32(half);
+        for (int r = 0; r < R; ++r) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k, (__m512bh)_mm512_set1_ps(q[r]));
+    }
+}
+#else
+inline void load_pairs(const uint8_t* p, VF& low, VF& high) {
+#if defined(OCTAVO_ISA_avx2)
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    low.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    high.v = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u))));
+#else
+    uint16_t x[2 * VF::W];
+    std::memcpy(x, p, sizeof x);
+    for (int i = 0; i < VF::W; ++i) {
+        low.v[i] = bf16_to_float(x[2 * i]);
+        high.v[i] = bf16_to_float(x[2 * i + 1]);
+    }
+#endif
+}
+
+// Queries are float32: the pair's first dim, and `rows` further on its second.
+template <int R>
+inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, int64_t rows,
+                           VF (&sum)[R][kKeyVectors]) {
+    for (int v = 0; v < kKeyVectors; ++v) {
+        VF low, high;
+        load_pairs(keys[v] + offset, low, high);
+        for (int r = 0; r < R; ++r) {
+            sum[r][v] = fma(VF::set1(q[r]), low, sum[r][v]);
+            sum[r][v] = fma(VF::set1(q[rows + r]), high, sum[r][v]);
+        }
+    }
+}
+
+template <int R>
+inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
+    for (int v = 0; v < kKeyVectors; ++v) {
+        const VF k = VF::load_bf16(reinterpret_cast<const uint16_t*>(tails[v]));
+        for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r]), k, sum[r][v]);
+    }
+}
+#endif
+
+template <int R>
+inline void multiply_dim(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
+    VF k[kKeyVectors];
+    for (int v = 0; v < kKeyVectors; ++v) k[v] = VF::load(reinterpret_cast<const float*>(keys[v] + offset));
+    for (int r = 0; r < R; ++r) {
+        const VF x = VF::set1(q[r]);
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = fma(x, k[v], sum[r][v]);
+    }
+}
+
+// Dot products of R query rows with kKeyVectors vectors of tokens from vector `first` on.
+// q holds, for each step, one 32-bit unit per row (two in bfloat16 without dot instruction), `rows` apart.
+// With PREFETCH the same part of `next` is fetched into L2 (into L1 is worse: too few misses can be outstanding).
+template <bool BF16, bool PREFETCH, int R>
+void score(const PieceView& view, const PieceView* next, int first, int head_dim, const float* q, int64_t rows,
+           float* scores) {
+    VF sum[R][kKeyVectors];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = VF::zero();
+    const uint8_t* const* keys = view.keys + first;
+    const int steps = BF16 ? head_dim / 2 : head_dim;
+    int64_t offset = 0;
+    for (int i = 0; i < steps; ++i, offset += view.step_bytes) {
+        if constexpr (PREFETCH)
+            for (int v = 0; v < kKeyVectors; ++v) prefetch_l2(next->keys[first + v] + offset);
+        if constexpr (!BF16) {
+            multiply_dim<R>(keys, offset, q, sum);
+            q += rows;
+        } else {
+#if defined(OCTAVO_ISA_avx512)
+            multiply_pairs<R>(keys, offset, q, sum);
+            q += rows;
+#else
+            multiply_pairs<R>(keys, offset, q, rows, sum);
+            q += 2 * rows;
+#endif
+        }
+    }
+    if (BF16 && head_dim % 2) multiply_tail<R>(view.tails + first, q, sum);
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v].store(scores + r * kPiece + (first + v) * VF::W);
+}
+
+// Turns a row's scores of tokens [lo, hi) into softmax numerators relative to their own maximum; lanes beyond become
+// exactly 0. `factor` is the score's factor times log2(e). Sets the maximum (as a power of two) and the sum.
+inline void softmax(float* scores, int lo, int hi, float factor, float& row_max, float& row_sum) {
+    const int begin = lo / VF::W * VF::W;
+    const int end = (hi + VF::W - 1) / VF::W * VF::W;
+    for (int t = begin; t < lo; ++t) scores[t] = -INFINITY;
+    for (int t = hi; t < end; ++t) scores[t] = -INFINITY;
+    const VF f = VF::set1(factor);
+    VF top = VF::set1(-INFINITY);
+    for (int t = begin; t < end; t += VF::W) top = max(top, VF::load(scores + t) * f);
+    row_max = lanes_max(top);
+    const VF m = VF::set1(row_max);
+    VF sum = VF::zero();
+    for (int t = begin; t < end; t += VF::W) {
+        const VF p = exp2_nonpositive(VF::load(scores + t) * f - m);
+        p.store(scores + t);
+        sum = sum + p;
+    }
+    row_sum = lanes_sum(sum);
+}
+
+// How a piece's sums join those of the pieces before it: out = out * keep + piece * add.
+struct Joint {
+    float keep[VF::W];
+    float add[VF::W];
+};
+
+// Merges the maxima and sums of `count` rows, at most VF::W, with those of one more piece, and gives the factors.
+inline Joint join(float* row_max, float* row_sum, const float* piece_max, const float* piece_sum, int count) {
+    Joint joint;
+    float old_max[VF::W] = {}, new_max[VF::W] = {}, next_max[VF::W] = {};
+    for (int r = 0; r < count; ++r) {
+        old_max[r] = row_max[r];
+        next_max[r] = piece_max[r];
+        new_max[r] = piece_max[r] > row_max[r] ? piece_max[r] : row_max[r];
+    }
+    const VF m = VF::load(new_max);
+    exp2_nonpositive(VF::load(old_max) - m).store(joint.keep);
+    exp2_nonpositive(VF::load(next_max) - m).store(joint.add);
+    for (int r = 0; r < count; ++r) {
+        row_max[r] = new_max[r];
+        row_sum[r] = row_sum[r] * joint.keep[r] + piece_sum[r] * joint.add[r];
+    }
+    return joint;
+}
+
+inline VF join_value(const VF& out, const VF& piece, float keep, float add) {
+    return fma(piece, VF::set1(add), out * VF::set1(keep));
+}
+
+// Where the weighted values of a row block go.
+struct Target {
+    float* out;  // row r at out + r * stride
+    int64_t stride;
+    const float* keep;  // factors per row, or null: store the piece's own sums
+    const float* add;
+};
+
+// The values that attention reads: rows of head_dim elements.
+struct ValueShape {
+    int run_length;
+    int head_dim;
+};
+
+template <bool BF16, bool TAIL>
+inline VF load_value(const uint8_t* p, int tail) {
+    if constexpr (BF16) {
+        const uint16_t* v = reinterpret_cast<const uint16_t*>(p);
+        return TAIL ? VF::load_bf16_n(v, tail) : VF::load_bf16(v);
+    } else {
+        const float* v = reinterpret_cast<const float*>(p);
+        return TAIL ? VF::load_n(v, tail) : VF::load(v);
+    }
+}
+
+// Sums of values of tokens [lo, hi) weighted by p (row r at p + r * kPiece), for C vectors of dims from dim `d` on;
+// with TAIL, C is 1 and only the first head_dim - d lanes exist.
+template <bool BF16, bool PREFETCH, bool TAIL, int C, int R>
+void weigh(const PieceView& view, const PieceView* next, const ValueShape& shape, int lo, int hi, const float* p, int d,
+           const Target& target) {
+    constexpr int64_t kItem = BF16 ? 2 : 4;
+    const int64_t row_bytes = shape.head_dim * kItem;
+    const int tail = shape.head_dim - d;
+    VF sum[R][C];
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) sum[r][c] = VF::zero();
+    for (int run = lo / shape.run_length; run * shape.run_length < hi; ++run) {
+        const int begin = max_int(lo, run * shape.run_length);
+        const int end = min_int(hi, (run + 1) * shape.run_length);
+        int64_t offset = (begin - run * shape.run_length) * row_bytes + d * kItem;
+        for (int t = begin; t < end; ++t, offset += row_bytes) {
+            if constexpr (PREFETCH)
+                for (int64_t b = 0; b < C * VF::W * kItem; b += 64) prefetch_l2(next->value_runs[run] + offset + b);
+            VF v[C];
+            for (int c = 0; c < C; ++c)
+                v[c] = load_value<BF16, TAIL>(view.value_runs[run] + offset + c * VF::W * kItem, tail);
+            for (int r = 0; r < R; ++r) {
+                const VF weight = VF::set1(p[r * kPiece + t]);
+                for (int c = 0; c < C; ++c) sum[r][c] = fma(weight, v[c], sum[r][c]);
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c) {
+            float* out = target.out + r * target.stride + d + c * VF::W;
+            VF x = sum[r][c];
+            if (target.keep)
+                x = join_value(TAIL ? VF::load_n(out, tail) : VF::load(out), x, target.keep[r], target.add[r]);
+            if (TAIL)
+                x.store_n(out, tail);
+            else
+                x.store(out);
+        }
+}
+
+template <bool BF16, bool PREFETCH, int R>
+void weigh_all(const PieceView& view, const PieceView* next, const ValueShape& shape, int lo, int hi, const float* p,
+               const Target& target) {
+    int d = 0;
+    for (; d + kValueVectors * VF::W <= shape.head_dim; d += kValueVectors * VF::W)
+        weigh<BF16, PREFETCH, false, kValueVectors, R>(view, next, shape, lo, hi, p, d, target);
+    for (; d + VF::W <= shape.head_dim; d += VF::W)
+        weigh<BF16, PREFETCH, false, 1, R>(view, next, shape, lo, hi, p, d, target);
+    if (d < shape.head_dim) weigh<BF16, PREFETCH, true, 1, R>(view, next, shape, lo, hi, p, d, target);
+}
+
+// The instantiation for `count` rows, 1 to R.
+template <bool BF16, bool PREFETCH, int R = kRows>
+void score_rows(int count, const PieceView& view, const PieceView* next, int first, int head_dim, const float* q,
+                int64_t rows, float* scores) {
+    if (count == R) return score<BF16, PREFETCH, R>(view, next, first, head_dim, q, rows, scores);
+    if constexpr (R > 1) score_rows<BF16, PREFETCH, R - 1>(count, view, next, first, head_dim, q, rows, scores);
+}
+
+template <bool BF16, bool PREFETCH, int R = kRows>
+void weigh_rows(int count, const PieceView& view, const PieceView* next, const ValueShape& shape, int lo, int hi,
+                const float* p, const Target& target) {
+    if (count == R) return weigh_all<BF16, PREFETCH, R>(view, next, shape, lo, hi, p, target);
+    if constexpr (R > 1) weigh_rows<BF16, PREFETCH, R - 1>(count, view, next, shape, lo, hi, p, target);
+}
+
+}  // namespace octavo::OCTAVO_ISA

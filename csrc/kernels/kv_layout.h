@@ -1,0 +1,33 @@
+// Where a key or value element lies inside a block. Private to write_kv.cpp and attention.cpp.
+//
+// A block holds, per layer slot and KV head, block_size * head_dim key elements and then as many value elements:
+//   keys, float32:  [head_dim][block_size]: one vector holds one dim of neighbouring tokens
+//   keys, bfloat16: [head_dim / 2][block_size][2]: the same for a pair of dims, as the bf16 dot instruction wants them;
+//                   the last dim of an odd head_dim follows as [block_size]
+//   values:         [block_size][head_dim]
+// So a score is computed for a vector of tokens at once without adding lanes, and a weighted value for a vector of
+// dims.
+#pragma once
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace octavo::OCTAVO_ISA {
+
+inline int64_t element_bytes(const KVPool& kv) { return kv.bf16 ? 2 : 4; }
+
+// Elements of one head's keys (or values) in one block.
+inline int64_t head_elements(const KVPool& kv) { return int64_t{kv.block_size} * kv.head_dim; }
+
+// First byte of the keys of `head` in `block`; its values lie head_elements() further on.
+inline uint8_t* head_keys(const KVPool& kv, int32_t block, int layer, int head) {
+    const int64_t index = int64_t{kv.layer_slot[layer]} * kv.num_kv_heads + head;
+    return kv.base + int64_t{block} * int64_t(kv.block_bytes) + index * 2 * head_elements(kv) * element_bytes(kv);
+}
+
+// The block-table row of `layer`'s group.
+inline const int32_t* table_row(const KVPool& kv, int layer, int32_t row) {
+    return kv.tables + (int64_t{kv.layer_group[layer]} * kv.max_num_seqs + row) * kv.max_blocks_per_seq;
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,59 @@
+// Scatter of new keys and values into their blocks.
+#include "kv_layout.h"
+#include "ops.h"
+
+namespace octavo::OCTAVO_ISA {
+namespace {
+
+constexpr int kTokensPerTile = 32;
+
+void write_bf16(const KVPool& kv, uint16_t* keys, int offset, const float* key, const float* value) {
+    const int64_t block_size = kv.block_size;
+    const int pairs = kv.head_dim / 2;
+    for (int i = 0; i < pairs; ++i) {
+        const uint16_t pair[2] = {float_to_bf16(key[2 * i]), float_to_bf16(key[2 * i + 1])};
+        std::memcpy(keys + (i * block_size + offset) * 2, pair, 4);
+    }
+    if (kv.head_dim % 2) keys[pairs * block_size * 2 + offset] = float_to_bf16(key[2 * pairs]);
+    uint16_t* values = keys + head_elements(kv) + int64_t{offset} * kv.head_dim;
+    int d = 0;
+    for (; d + VF::W <= kv.head_dim; d += VF::W) VF::load(value + d).store_bf16(values + d);
+    for (; d < kv.head_dim; ++d) values[d] = float_to_bf16(value[d]);
+}
+
+void write_f32(const KVPool& kv, float* keys, int offset, const float* key, const float* value) {
+    for (int d = 0; d < kv.head_dim; ++d) keys[int64_t{d} * kv.block_size + offset] = key[d];
+    std::memcpy(keys + head_elements(kv) + int64_t{offset} * kv.head_dim, value, size_t(kv.head_dim) * 4);
+}
+
+void write_token(const WriteKVArgs& args, int token) {
+    const KVPool& kv = *args.kv;
+    const int32_t position = args.positions[token];
+    const int32_t block = table_row(kv, args.layer, args.token_rows[token])[position / kv.block_size];
+    const int offset = position % kv.block_size;
+    for (int head = 0; head < kv.num_kv_heads; ++head) {
+        uint8_t* keys = head_keys(kv, block, args.layer, head);
+        const float* key = args.key + token * args.key_stride + int64_t{head} * kv.head_dim;
+        const float* value = args.value + token * args.value_stride + int64_t{head} * kv.head_dim;
+        if (kv.bf16)
+            write_bf16(kv, reinterpret_cast<uint16_t*>(keys), offset, key, value);
+        else
+            write_f32(kv, reinterpret_cast<float*>(keys), offset, key, value);
+    }
+}
+
+void write_tile(void* context, int64_t tile, int) {
+    const WriteKVArgs& args = *static_cast<const WriteKVArgs*>(context);
+    const int begin = int(tile) * kTokensPerTile;
+    const int end = begin + kTokensPerTile < args.num_tokens ? begin + kTokensPerTile : args.num_tokens;
+    for (int token = begin; token < end; ++token) write_token(args, token);
+}
+
+}  // namespace
+
+void write_kv(const WriteKVArgs& args, ThreadPool& pool) {
+    const int tiles = (args.num_tokens + kTokensPerTile - 1) / kTokensPerTile;
+    pool.parallel_for(tiles, write_tile, const_cast<WriteKVArgs*>(&args));
+}
+
+}  // namespace octavo::OCTAVO_ISA

@@ -1,0 +1,42 @@
+// The KV memory as Python sees it: owns the blocks and the block tables.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kv_pool.h"
+
+namespace octavo {
+
+// Blocks live in one anonymous mapping: zero, huge pages where the system gives them, resident only once written.
+// Not thread-safe: the worker changes blocks and tables between steps.
+class KVMemory {
+  public:
+    // As backends/protocol.py KVShape. Throws std::invalid_argument naming the field, std::bad_alloc when the address
+    // space cannot be had.
+    KVMemory(std::vector<int32_t> layer_groups, int64_t num_kv_heads, int64_t head_dim, const std::string& dtype,
+             int64_t block_size, int64_t num_blocks, int64_t max_num_seqs, int64_t max_blocks_per_seq);
+    ~KVMemory();
+    KVMemory(const KVMemory&) = delete;
+    KVMemory& operator=(const KVMemory&) = delete;
+
+    const KVPool& pool() const { return pool_; }
+
+    void copy_blocks(const std::vector<std::pair<int64_t, int64_t>>& pairs);
+    void erase_blocks(const std::vector<int64_t>& blocks);
+    const uint8_t* block(int64_t index) const;  // throws std::out_of_range
+    void import_block(int64_t index, const void* data, size_t size);
+
+  private:
+    void check_block(int64_t index) const;
+
+    std::vector<int32_t> layer_group_;
+    std::vector<int32_t> layer_slot_;
+    std::vector<int32_t> tables_;
+    size_t mapped_bytes_ = 0;
+    KVPool pool_{};
+};
+
+}  // namespace octavo

@@ -1,0 +1,27 @@
+#include <nanobind/nanobind.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bindings.h"
+#include "parallel.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+
+void bind_parallel(nb::module_& m) {
+    nb::class_<ThreadPool>(m, "ThreadPool", "Compute threads, shared by everything one back end runs.")
+        .def(
+            "__init__",
+            [](ThreadPool* self, int num_threads) {
+                if (num_threads < 0 || num_threads > 1024)
+                    throw std::invalid_argument("num_threads = " + std::to_string(num_threads) +
+                                                ": must be from 1 to 1024, or 0 for what the machine allows");
+                new (self) ThreadPool(num_threads);
+            },
+            nb::arg("num_threads") = 0, "0: as many as the CPU affinity and the cgroup quota allow.")
+        .def_prop_ro("size", &ThreadPool::size, "Threads, the calling one included.");
+}
+
+}  // namespace octavo

@@ -1,0 +1,200 @@
+"""The attention and write_kv kernels of every path this CPU can run, against plain float64 and against themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from paged import PagedSequences
+
+from octavo import _native
+
+PATHS = _native.supported_paths()
+DTYPES = ("bfloat16", "float32")
+
+# (KV heads, query heads per KV head, head_dim, block size)
+SHAPES = [
+    (1, 1, 8, 1),
+    (2, 3, 16, 2),
+    (3, 3, 64, 16),
+    (2, 4, 64, 32),
+    (1, 3, 80, 8),
+    (2, 1, 128, 64),
+    (1, 4, 128, 256),
+    (2, 8, 20, 4),
+    (1, 2, 7, 16),
+    (1, 13, 17, 2),
+    (1, 1, 1, 16),
+]
+CONTEXTS = (1, 2, 7, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 513)
+
+
+def check(actual: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=4e-6)
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_decode_matches_float64(isa: str, dtype: str, shape: tuple[int, int, int, int]) -> None:
+    heads, group, head_dim, block_size = shape
+    s = PagedSequences(CONTEXTS, isa=isa, dtype=dtype, num_kv_heads=heads, head_dim=head_dim, block_size=block_size)
+    queries = [s.queries(row, heads * group)[-1:] for row in range(len(CONTEXTS))]
+    outputs = s.attend(list(enumerate(queries)), heads * group)
+    for row, (query, output) in enumerate(zip(queries, outputs, strict=True)):
+        check(output, s.expect(row, query, heads * group))
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("window", [0, 20])
+def test_chunks_match_float64(isa: str, dtype: str, shape: tuple[int, int, int, int], window: int) -> None:
+    heads, group, head_dim, block_size = shape
+    lengths, new = (300, 40, 130, 7, 129, 1, 140), (300, 33, 64, 7, 1, 1, 2)
+    s = PagedSequences(lengths, isa=isa, dtype=dtype, num_kv_heads=heads, head_dim=head_dim, block_size=block_size)
+    chunks = [(row, s.queries(row, heads * group)[-count:]) for row, count in enumerate(new)]
+    for (row, query), output in zip(chunks, s.attend(chunks, heads * group, window=window), strict=True):
+        check(output, s.expect(row, query, heads * group, window=window))
+
+
+EQUALITY_SHAPES = [(3, 3, 64, 16), (2, 1, 80, 32), (1, 4, 7, 8), (2, 7, 16, 1)]
+LENGTHS = (700, 129, 1, 260)
+
+
+@pytest.fixture(scope="module")
+def two_threads() -> Any:
+    return _native.ThreadPool(2)
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", EQUALITY_SHAPES, ids=str)
+@pytest.mark.parametrize("window", [0, 100])
+def test_bits_depend_on_nothing_but_the_row(
+    isa: str, dtype: str, shape: tuple[int, int, int, int], window: int, two_threads: Any
+) -> None:
+    heads, group, head_dim, block_size = shape
+    num_heads = heads * group
+    common: dict[str, Any] = {"isa": isa, "dtype": dtype, "num_kv_heads": heads, "head_dim": head_dim}
+    s = PagedSequences(LENGTHS, block_size=block_size, **common)
+    queries = [s.queries(row, num_heads) for row in range(len(LENGTHS))]
+    whole = [s.attend([(row, q)], num_heads, window=window)[0] for row, q in enumerate(queries)]
+    assert all(np.isfinite(x).all() for x in whole)
+
+    batch = [(3, queries[3][-64:]), (0, queries[0][-1:]), (2, queries[2]), (1, queries[1][-7:])]
+    for pool in (None, two_threads):
+        for (row, q), output in zip(batch, s.attend(batch, num_heads, window=window, pool=pool), strict=True):
+            assert np.array_equal(output, whole[row][-len(q) :])
+
+    # Chunks of a long prompt, each seeing the tokens up to its end only.
+    single = [(end - 1, end) for end in (1, 2, 127, 128, 129, 384, 385, 699, 700)]
+    sevens = [(begin, min(begin + 7, 700)) for begin in range(0, 700, 7)]
+    for begin, end in [*single, *sevens, (0, 300), (300, 600), (600, 700)]:
+        chunk = [(0, queries[0][begin:end])]
+        (output,) = s.attend(chunk, num_heads, window=window, seq_lens=[end], pool=two_threads)
+        assert np.array_equal(output, whole[0][begin:end])
+
+    for other_size in {1, 2, 16, 256} - {block_size}:
+        other = PagedSequences(LENGTHS, block_size=other_size, block_seed=9, **common)
+        outputs = other.attend(list(enumerate(queries)), num_heads, window=window, pool=two_threads)
+        assert all(map(np.array_equal, outputs, whole))
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block_size", [1, 16, 256])
+def test_tokens_out_of_sight_contribute_nothing(isa: str, dtype: str, block_size: int) -> None:
+    """Not even as 0 * infinity: later tokens of the chunk and tokens below the window hold infinities and NaNs."""
+    heads, group, window = 2, 3, 50
+    clean = PagedSequences([300], isa=isa, dtype=dtype, block_size=block_size)
+    dirty = PagedSequences([300], isa=isa, dtype=dtype, block_size=block_size)
+    for x in (dirty.keys[0], dirty.values[0]):
+        x[:100:2], x[1:100:2], x[250::2], x[251::2] = np.inf, np.nan, np.nan, -np.inf
+    dirty.write(0, 0, 100)
+    dirty.write(0, 250, 300)
+    queries = clean.queries(0, heads * group)[150:]
+    (expected,) = clean.attend([(0, queries)], heads * group, window=window)
+    (actual,) = dirty.attend([(0, queries)], heads * group, window=window)
+    assert np.isnan(actual[100:]).all()
+    assert np.array_equal(actual[:100], expected[:100])
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_nan_reaches_the_output_of_its_row_only(isa: str, dtype: str) -> None:
+    s = PagedSequences([200, 200], isa=isa, dtype=dtype)
+    queries = s.queries(0, 4)
+    (expected,) = s.attend([(0, queries)], 4)
+    queries[7, 3 * 16 + 5] = np.nan
+    (actual,) = s.attend([(0, queries)], 4)
+    broken = np.zeros(expected.shape, bool)
+    broken[7, 3 * 16 :] = True
+    assert np.isnan(actual[broken]).all()
+    assert np.array_equal(actual[~broken], expected[~broken])
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_entries_below_the_window_are_not_read(isa: str, dtype: str) -> None:
+    window = 40
+    s = PagedSequences([301], isa=isa, dtype=dtype, block_size=8)
+    queries = s.queries(0, 6)[-5:]
+    (expected,) = s.attend([(0, queries)], 6, window=window)
+    s.kv.block_tables[s.group, 0, : (301 - 5 - window + 1) // 8] = 0  # as the core leaves them: the null block
+    (actual,) = s.attend([(0, queries)], 6, window=window)
+    assert np.array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extreme_scores(isa: str, dtype: str) -> None:
+    """Softmax neither overflows nor loses the winner, however far apart the scores are."""
+    s = PagedSequences([400], isa=isa, dtype=dtype)
+    queries = s.queries(0, 4)[-3:] * np.float32(3000)
+    (output,) = s.attend([(0, queries)], 4)
+    np.testing.assert_allclose(output, s.expect(0, queries, 4), rtol=2e-3, atol=1e-3)
+    (mean,) = s.attend([(0, queries * 0)], 4)
+    np.testing.assert_allclose(mean, s.expect(0, queries * 0, 4), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("head_dim", "block_size"), [(16, 16), (7, 4), (64, 32), (1, 1)])
+def test_write_kv_touches_its_slots_only(isa: str, dtype: str, head_dim: int, block_size: int) -> None:
+    s = PagedSequences([100, 37], isa=isa, dtype=dtype, head_dim=head_dim, block_size=block_size)
+    assert all(s.kv.export_block(block) == s.poison for block in s.unused)
+    size = s.kv.bytes_per_block
+    item = 2 if dtype == "bfloat16" else 4
+    slot_bytes = 2 * s.num_kv_heads * head_dim * item
+    for row, length in enumerate(s.lengths):
+        for column in range(-(-length // block_size)):
+            block = np.frombuffer(s.kv.export_block(s.kv.block_tables[s.group, row, column]), np.uint8)
+            filled = min(block_size, length - column * block_size)
+            words = block.reshape(-1, item)
+            written = (words != 0xFF).any(axis=1).sum() * item
+            assert written == filled * slot_bytes, f"of {size} bytes"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_write_kv_gives_the_same_bytes_on_every_path(dtype: str, two_threads: Any) -> None:
+    kinds = [PagedSequences([130], isa=isa, dtype=dtype, head_dim=9, pool=two_threads) for isa in PATHS]
+    memories = [[s.kv.export_block(i) for i in range(9)] for s in kinds]
+    assert all(memory == memories[0] for memory in memories)
+
+
+def test_bad_arguments_are_refused() -> None:
+    s = PagedSequences([20], isa="portable")
+    q = s.queries(0, 4)
+    with pytest.raises(ValueError, match="multiple of num_kv_heads"):
+        s.attend([(0, s.queries(0, 3))], 3)
+    with pytest.raises(ValueError, match="at least the new tokens"):
+        s.attend([(0, q)], 4, seq_lens=[19])
+    with pytest.raises(ValueError, match="fit the block table"):
+        s.attend([(0, q)], 4, seq_lens=[1000])
+    with pytest.raises(ValueError, match="no kernel path 'sse9'"):
+        s.attend([(0, q)], 4, isa="sse9")
+    s.kv.block_tables[s.group, 0, 0] = 99
+    with pytest.raises(ValueError, match="blocks of the pool"):
+        s.attend([(0, q)], 4)
