@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+PROC = Path("/proc")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
 _NO_LIMIT = 1 << 60
 """cgroup v1 writes "no limit" as a number near 2^63."""
 
@@ -46,7 +49,7 @@ def cpu_features() -> list[str]:
 
 
 def _cpuinfo() -> Iterator[tuple[str, str]]:
-    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+    for line in (_read(PROC / "cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         yield key.strip(), value.strip()
 
@@ -60,12 +63,11 @@ def affinity() -> int:
 
 def _cgroup_folders(controller: str) -> Iterator[Path]:
     """Folders of this process's cgroup and its ancestors, innermost first; version 2, or version 1's controller."""
-    root = Path("/sys/fs/cgroup")
-    for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
+    for line in (_read(PROC / "self/cgroup") or "").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        base = root / controllers if controllers else root
+        base = CGROUP_ROOT / controllers if controllers else CGROUP_ROOT
         folder = base / name.lstrip("/")
         while folder.is_relative_to(base):
             yield folder
@@ -99,7 +101,7 @@ def memory_available() -> int | None:
 
 
 def _meminfo(key: str) -> int | None:
-    for line in (_read(Path("/proc/meminfo")) or "").splitlines():
+    for line in (_read(PROC / "meminfo") or "").splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
     return None

@@ -6,8 +6,11 @@ The text is laid out by hand: importing a library for it would make the server s
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, http_config
+from octavo.cli.text import count, megabytes
 from octavo.config import HTTPConfig
 from octavo.messages import EngineInfo
 
@@ -29,12 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     started = time.monotonic() - _process_age_s()
     config = engine_config(args, model=args.model)
-    http = http_config(args)
+    http = _settle_port(http_config(args))
+    logging.basicConfig(level=http.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     print(f"octavo: loading {config.model.model} ...", file=sys.stderr, flush=True)
     from octavo.server.app import serve
 
     serve(config, http, on_ready=_announcer(http, started))
     return 0
+
+
+def _settle_port(http: HTTPConfig) -> HTTPConfig:
+    """Port 0 asks for any free port; it is chosen here, so that the printed requests can name it."""
+    if http.port:
+        return http
+    with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
+        probe.bind((http.host, 0))
+        return dataclasses.replace(http, port=probe.getsockname()[1])
 
 
 def _process_age_s() -> float:
@@ -49,7 +63,9 @@ def _process_age_s() -> float:
 
 def _announcer(http: HTTPConfig, started: float) -> Callable[[Any], None]:
     def on_ready(engine: Any) -> None:
-        name = http.served_model_name[0] if http.served_model_name else engine.info.model
+        from octavo.server.context import served_names  # loaded by now
+
+        name = served_names(http, engine.info)[0]
         print(announcement(engine.info, http, name, time.monotonic() - started), flush=True)
 
     return on_ready
@@ -117,12 +133,3 @@ def openai_snippet(url: str, model: str, api_key: tuple[str, ...] = ()) -> str:
             "    print(chunk.choices[0].delta.content or '', end='', flush=True)",
         ]
     )
-
-
-def megabytes(num_bytes: int) -> str:
-    """Bytes for people: 1 MB is 10^6 bytes."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,54 @@
+"""What `octavo serve` prints can be pasted: the shell and Python understand it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+
+import pytest
+
+from octavo.cli.serve import announcement, base_url, curl_line, openai_snippet
+from octavo.config import HTTPConfig
+from octavo.messages import EngineInfo
+
+INFO = EngineInfo(
+    model="smollm2-135m", max_model_len=8192, vocab_size=49152, block_size=16, num_blocks=1000, num_threads=2,
+    kernel_path="avx512", weight_dtype="bfloat16", kv_dtype="bfloat16", weight_bytes=269_000_000, kv_bytes=737_280_000,
+    kv_bytes_per_token=46_080, max_num_seqs=64, max_num_batched_tokens=512, kv_reason="half of 1.5 GB free", load_s=0.4,
+)  # fmt: skip
+
+
+def test_the_text_says_what_was_taken_and_why() -> None:
+    text = announcement(INFO, HTTPConfig(port=8123), "my-model", 1.25)
+    for fact in ("bfloat16, 269.0 MB", "avx512, 2 threads", "737.3 MB", "1,000 blocks of 16 tokens",
+                 "half of 1.5 GB free", "1.25 s", "http://127.0.0.1:8123", "my-model"):  # fmt: skip
+        assert fact in text
+    assert all(len(line) <= 100 or line.startswith(("curl", "stream")) for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://[::1]:8000"),
+     ("::1", "http://[::1]:8000"), ("box.local", "http://box.local:8000")],
+)  # fmt: skip
+def test_the_address_is_one_a_client_can_use(host: str, url: str) -> None:
+    assert base_url(HTTPConfig(host=host)) == url
+
+
+@pytest.mark.parametrize("model", ["smollm2-135m", 'it\'s "odd" $HOME `x`'])
+def test_the_curl_line_is_shell(model: str) -> None:
+    words = shlex.split(curl_line("http://127.0.0.1:8000", model))
+    assert words[:3] == ["curl", "-N", "http://127.0.0.1:8000/v1/chat/completions"]
+    body = json.loads(words[words.index("-d") + 1])
+    assert body["model"] == model and body["stream"] is True
+
+
+def test_the_snippet_is_python() -> None:
+    ast.parse(openai_snippet("http://127.0.0.1:8000", "it's odd"))
+    ast.parse(openai_snippet("http://127.0.0.1:8000", "m", ("secret",)))
+
+
+def test_keys_are_not_printed() -> None:
+    text = announcement(INFO, HTTPConfig(api_key=("hunter2",)), "m", 1.0)
+    assert "hunter2" not in text and "$OCTAVO_API_KEY" in text and 'os.environ["OCTAVO_API_KEY"]' in text
