@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "executor": VALUES | {"worker", "models", "backends", "registry", "core.step", "core.kv_spec"},
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
-    "cli": VALUES | {"server", "engine", "core", "weights", "registry"},
+    "cli": VALUES | {"server", "engine", "core", "weights", "registry", "_native"},  # doctor looks at the extension
 }
 
 THIRD_PARTY: dict[str, set[str]] = {

@@ -23,7 +23,7 @@ from octavo.cli.bench_arguments import (
     load_workload,
     workload_name,
 )
-from octavo.cli.flags import ENGINE_GROUPS, Flag, add_flags, flags_of
+from octavo.cli.flags import ENGINE_GROUPS, Flag, add_flags, engine_config, flags_of
 from octavo.cli.parser import integer
 from octavo.errors import ConfigError, OctavoError
 
@@ -173,9 +173,17 @@ async def _wait_until_ready(at: Any, timeout_s: float) -> None:
 
 def _tokenizer(args: argparse.Namespace, served: str) -> Any:
     """The tokenizer of the model being served, to make prompts of known length."""
-    from octavo.cli.local_model import load_tokenizer
+    from octavo.engine.tokenizer import Tokenizer
+    from octavo.weights.sources import open_checkpoint, resolve
 
-    return load_tokenizer(args, args.model_tag or served)
+    config = engine_config(args, model=args.model_tag or served).model
+    checkpoint = open_checkpoint(
+        resolve(config.tokenizer or config.model, revision=config.revision, download_dir=config.download_dir)
+    )
+    try:
+        return Tokenizer.load(checkpoint.tokenizer_files())
+    finally:
+        checkpoint.close()
 
 
 @contextlib.contextmanager

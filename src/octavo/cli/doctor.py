@@ -72,8 +72,10 @@ def _kernels(isa: str | None, num_threads: int | None, problems: list[str]) -> d
 
     found: dict[str, Any] = {}
     try:
+        from octavo._native import supported_paths
+
+        found["supported_paths"] = supported_paths()
         cpu = registry.resolve("backends", "cpu")
-        found["supported_paths"] = cpu.supported_paths()
         for dtype in ("bfloat16", "float32"):
             backend = cpu(dtype, num_threads=num_threads, isa=isa)
             found[dtype] = backend.describe()
@@ -98,7 +100,7 @@ def _models(download_dir: str | None, problems: list[str]) -> dict[str, Any]:
 
     folder = models_dir(download_dir).absolute()
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not os.access(nearest, os.W_OK):
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         problems.append(f"the model cache {folder} cannot be written")
     return {"folder": str(folder), "cached": {model.name: model.size for model in list_cached(download_dir)}}
 

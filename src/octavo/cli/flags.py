@@ -138,6 +138,21 @@ def _from_environment(flag: Flag, text: str) -> Any:
         raise ConfigError(flag.variable, text, _ALLOWED[flag.kind]) from None
 
 
+def is_set(args: argparse.Namespace, name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the flag `name` was given, or its variable is set."""
+    flag = _named(name)
+    return hasattr(args, flag.dest) or bool(environ.get(flag.variable))
+
+
+def set_flag(args: argparse.Namespace, name: str, value: Any) -> None:
+    """As if the flag had been given: a command's own default."""
+    setattr(args, _named(name).dest, value)
+
+
+def _named(name: str) -> Flag:
+    return next(flag for group in ENGINE_GROUPS for flag in flags_of(group) if flag.name == name)
+
+
 def engine_config(args: argparse.Namespace, **model: Any) -> EngineConfig:
     """The engine's settings. `model` are fields of ModelConfig the command has as arguments of its own."""
     for field, value in model.items():

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.text import megabytes
+
+if TYPE_CHECKING:
+    from octavo.weights.catalogue import CatalogueEntry
+    from octavo.weights.model_cache import CachedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,22 +23,21 @@ def run(args: argparse.Namespace) -> int:
     from octavo.weights.model_cache import list_cached, models_dir
 
     here = {model.name: model for model in list_cached(args.download_dir)}
-    rows = [
-        {
-            "name": entry.name,
-            "description": entry.description,
-            "license": entry.license,
-            "bytes": here[entry.name].size if entry.name in here else entry.size,
-            "cached": entry.name in here,
-            "path": str(here[entry.name].path) if entry.name in here else None,
-        }
-        for entry in CATALOGUE
-    ]
     if args.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([_row(entry, here.get(entry.name)) for entry in CATALOGUE], indent=2))
         return 0
-    for row in rows:
-        state = "here" if row["cached"] else "to fetch"
-        print(f"{row['name']:<16}{state:<10}{megabytes(int(row['bytes'])):<10}{row['description']} ({row['license']})")
+    for entry in CATALOGUE:
+        state = "here" if entry.name in here else "to fetch"
+        print(f"{entry.name:<16}{state:<10}{megabytes(entry.size):<10}{entry.description} ({entry.license})")
     print(f"cache: {models_dir(args.download_dir)}")
     return 0
+
+
+def _row(entry: CatalogueEntry, cached: CachedModel | None) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "description": entry.description,
+        "license": entry.license,
+        "bytes": entry.size,
+        "path": None if cached is None else str(cached.path),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -27,7 +28,7 @@ class Words:
 
     def __init__(self) -> None:
         rng = random.Random(0)
-        self.words = sorted({" " + "".join(rng.choices("abcdefgh", k=5)) for _ in range(500)}) + [" X", "ab"]
+        self.words = [*sorted({" " + "".join(rng.choices("abcdefgh", k=5)) for _ in range(500)}), " X", "ab"]
         self.ids = {word: i for i, word in enumerate(self.words)}
         self.vocab_size = len(self.words)
 
@@ -121,7 +122,7 @@ def test_poisson_arrivals_are_spread_over_time() -> None:
     start = time.perf_counter()
     records, _ = run_load(server, items_of(20, tokens=1), request_rate=100.0)
     starts = sorted(r.start_s - start for r in records)
-    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(starts)]
     assert 0.05 < starts[-1] < 2 and max(gaps) > 2 * (sum(gaps) / len(gaps)), "gaps vary as an exponential law's do"
 
 
