@@ -40,10 +40,21 @@ def check_config(config: dict[str, Any], file: str, num_tensors: int) -> None:
     if (config.get("num_hidden_layers") or 0) > num_tensors:
         layers = config["num_hidden_layers"]
         raise ModelFileError(file, "num_hidden_layers", f"is {layers}, but there are only {num_tensors} tensors")
+    _check_token_ids(config, file)
     for key in ("rms_norm_eps", "rope_theta"):
         value = config.get(key)
         if value is not None and not _is_positive(value):
             raise ModelFileError(file, key, f"is {_short(value)}; must be a number from 0 to 1e30")
+
+
+def _check_token_ids(config: dict[str, Any], file: str) -> None:
+    """Ids become indices into the logits."""
+    vocab_size = config.get("vocab_size")
+    for key in ("bos_token_id", "eos_token_id"):
+        value = config.get(key)
+        for id in value if isinstance(value, list) else [] if value is None else [value]:
+            if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < (vocab_size or 1 << 22):
+                raise ModelFileError(file, key, f"is {_short(value)}; the vocabulary has {vocab_size} tokens")
 
 
 def _is_positive(value: object) -> bool:

@@ -161,9 +161,7 @@ def _open_shards(folder: Path) -> tuple[list[SafeTensorsFile], dict[str, int]]:
 def _check_shard_name(folder: Path, file: str) -> None:
     plain = file and len(file) <= 255 and not set(file) & set("/\\:\0") and file.endswith(".safetensors")
     if not plain:
-        raise ModelFileError(
-            INDEX, f"weight_map: file {file[:100]!r}", "must be the name of a .safetensors file beside it"
-        )
+        raise ModelFileError(INDEX, f"file {file[:100]!r}", "must be the bare name of a .safetensors file beside it")
     if not (folder / file).exists():
         raise ModelFileError(file, "file", f"is missing, though {INDEX} names it")
 
@@ -182,7 +180,7 @@ def _no_weights(folder: Path) -> ModelFileError:
 
 def _eos_ids(config: JSONObject, file: str) -> list[int]:
     value = config.get("eos_token_id")
-    ids = value if isinstance(value, list) else [] if value is None else [value]
+    ids = list(value) if isinstance(value, list) else [] if value is None else [value]
     for id in ids:
         if not isinstance(id, int) or isinstance(id, bool) or id < 0:
             raise ModelFileError(file, "eos_token_id", f"is {repr(value)[:60]}; must be a token id or a list of them")

