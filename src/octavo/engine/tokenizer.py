@@ -1,0 +1,194 @@
+"""Tokenizer: text to token ids and back, from a tokenizer.json or a GGUF file."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from octavo.engine.detokenizer import decode_all
+from octavo.engine.gguf_tokenizer import tokenizer_json
+from octavo.engine.token_bytes import spelling_of
+from octavo.errors import ModelError, ModelFileError
+from octavo.weights.checkpoint import TokenizerFiles
+from octavo.weights.gguf import GGUFFile
+from octavo.weights.gguf_vocabulary import read_vocabulary
+
+MAX_TOKENIZER_BYTES = 128 << 20
+"""Largest tokenizer.json read; the largest in use take 35 MB."""
+
+
+class Tokenizer:
+    """Wraps a `tokenizers.Tokenizer`. Safe to use from several threads.
+
+    Attributes:
+        vocab_size: One more than the largest token id.
+        bos_id, eos_id: Begin and end of a sequence, or None.
+        special_ids: Control tokens: never text, left out when decoding.
+        chat_template: Jinja source, or None.
+    """
+
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        *,
+        chat_template: str | None = None,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        file: str = "tokenizer.json",
+    ) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self._file = file
+        self._added = {i: token.content for i, token in inner.get_added_tokens_decoder().items()}
+        self._spelling = _spelling(inner)
+        self._bytes: dict[int, bytes] = {}
+        self.special_ids = frozenset(i for i, token in inner.get_added_tokens_decoder().items() if token.special)
+        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.bos_token, self.bos_id = bos_token, self._id_of(bos_token)
+        self.eos_token, self.eos_id = eos_token, self._id_of(eos_token)
+        self.chat_template = chat_template
+        self._adds_bos = self.bos_id is not None and inner.encode("").ids[:1] == [self.bos_id]
+
+    @classmethod
+    def load(cls, files: TokenizerFiles) -> Tokenizer:
+        """Read a model's tokenizer.
+
+        Raises:
+            ModelFileError: If the file is missing, too large, or damaged.
+            UnsupportedModelError: If it names a kind of tokenizer that Octavo does not have.
+        """
+        path = files.tokenizer_json or files.gguf
+        if path is None:
+            raise ModelFileError("tokenizer.json", "file", "the model has no tokenizer")
+        bos, eos = files.bos_token, files.eos_token
+        if files.tokenizer_json is not None:
+            inner = _parse(_read(path), path.name)
+        else:
+            with GGUFFile(path) as gguf:
+                vocabulary = read_vocabulary(gguf)
+            tokens = vocabulary.tokens
+            bos = tokens[vocabulary.bos_id] if vocabulary.bos_id is not None else bos
+            eos = tokens[vocabulary.eos_id] if vocabulary.eos_id is not None else eos
+            inner = _parse(msgspec.json.encode(tokenizer_json(vocabulary, path.name)), path.name)
+        return cls(inner, chat_template=files.chat_template, bos_token=bos, eos_token=eos, file=path.name)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`. Spellings of control tokens in it become those tokens, as in Hugging Face's tokenizers.
+
+        With `add_special_tokens`, what the model's tokenizer puts around a text is added, except that a text which
+        itself begins with the begin-of-sequence token gets no second one.
+        """
+        ids: list[int] = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_id]:
+            del ids[0]
+        return ids
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        """The text of whole ids; bytes that are no UTF-8 become U+FFFD."""
+        return decode_all(self, token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of one token; empty for an id without a token, such as padding of the embedding."""
+        data = self._bytes.get(token_id)
+        if data is None:
+            data = self._bytes[token_id] = self._find_bytes(token_id)
+        return data
+
+    @property
+    def strips_leading_space(self) -> bool:
+        """Whether the tokenizer puts a space of its own before a text, which decoding leaves out again."""
+        return self._spelling.strips_leading_space
+
+    def guard(self, text: str) -> str:
+        """`text`, with a secret sign inside every spelling of a control token.
+
+        Templates mix text of users with control tokens; guarded spellings are told apart by `encode_guarded`.
+        """
+        if self._special_pattern is None:
+            return text
+        return self._special_pattern.sub(lambda match: match[0][0] + self._guard_sign + match[0][1:], text)
+
+    def encode_guarded(self, text: str) -> list[int]:
+        """Token ids of rendered text: control tokens where the template wrote them, plain text where `guard` saw them."""
+        if self._guard_sign not in text or self._special_pattern is None:
+            return self.encode(text, add_special_tokens=False)
+        marked = self._special_pattern.sub(lambda match: self._token_sign + match[0], text)
+        ids: list[int] = self._secret_twin.encode(marked.replace(self._guard_sign, ""), add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def _guard_sign(self) -> str:
+        return f"\ue0f0{secrets.token_hex(8)}\ue0f1"
+
+    @cached_property
+    def _token_sign(self) -> str:
+        return f"\ue0f2{secrets.token_hex(8)}\ue0f3"
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        """Any control token's spelling, the longest first."""
+        spellings = sorted((self._added[i] for i in self.special_ids if len(self._added[i]) > 1), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, spellings))) if spellings else None
+
+    @cached_property
+    def _secret_twin(self) -> tokenizers.Tokenizer:
+        """This tokenizer, but its control tokens are spelled with a secret sign in front, which no user can know."""
+        settings = msgspec.json.decode(self._inner.to_str())
+        renamed = {self._added[i]: self._token_sign + self._added[i] for i in self.special_ids}
+        for token in settings["added_tokens"]:
+            if token["special"]:
+                token["content"] = renamed[token["content"]]
+                token["normalized"] = False
+        vocabulary = settings["model"]["vocab"]
+        if isinstance(vocabulary, dict):
+            settings["model"]["vocab"] = {renamed.get(token, token): i for token, i in vocabulary.items()}
+        else:
+            settings["model"]["vocab"] = [[renamed.get(token, token), score] for token, score in vocabulary]
+        unknown = settings["model"].get("unk_token")
+        settings["model"]["unk_token"] = renamed.get(unknown, unknown)
+        settings["post_processor"] = None
+        return _parse(msgspec.json.encode(settings), self._file)
+
+    def _id_of(self, token: str | None) -> int | None:
+        if token is None:
+            return None
+        token_id: int | None = self._inner.token_to_id(token)
+        if token_id is None:
+            raise ModelFileError(self._file, "special tokens", f"{token[:40]!r} is not in the vocabulary")
+        return token_id
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        if token_id in self._added:
+            return self._added[token_id].encode("utf-8", "replace")
+        token = self._inner.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+        return b"" if token is None else self._spelling.to_bytes(token)
+
+
+def _spelling(inner: tokenizers.Tokenizer) -> Any:
+    state = inner.decoder.__getstate__() if inner.decoder is not None else b"null"
+    return spelling_of(msgspec.json.decode(state))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_TOKENIZER_BYTES:
+            raise ModelFileError(path.name, "file", f"is larger than {MAX_TOKENIZER_BYTES >> 20} MiB")
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(path.name, "file", (error.strerror or "cannot be read").lower()) from None
+
+
+def _parse(data: bytes, file: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_buffer(data)
+    except (KeyboardInterrupt, SystemExit, ModelError):
+        raise
+    except BaseException as error:  # the Rust library's panics are BaseExceptions
+        raise ModelFileError(file, "tokenizer", f"cannot be read ({str(error)[:200]})") from None
