@@ -14,12 +14,14 @@ from octavo.weights.gguf_vocabulary import GGUFVocabulary
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _SPACE = "▁"
 
-_LLAMA3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Words of Llama 3 and Qwen 2: contractions; a letter run with the sign before it; digits, up to three or one at a time;
+# other signs; ends of lines; spaces, the last of which belongs to the next word.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
-_QWEN2_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_LLAMA3_WORDS = r"\p{N}{1,3}".join(_WORDS)
+_QWEN2_WORDS = r"\p{N}".join(_WORDS)
 
 
 def _byte_level(use_regex: bool) -> dict[str, Any]:
@@ -158,14 +160,8 @@ def _added_tokens(vocabulary: GGUFVocabulary) -> list[dict[str, Any]]:
 
 
 def _post_processor(vocabulary: GGUFVocabulary) -> dict[str, Any] | None:
-    """Begin-of-sequence and end-of-sequence tokens around a text, where the file asks for them.
-
-    A file that does not say gets what its kind has always had: "llama" and Llama 3 put a begin-of-sequence.
-    """
-    add_bos = vocabulary.add_bos
-    if add_bos is None:
-        add_bos = vocabulary.model == "llama" or vocabulary.pre == "llama-bpe"
-    before = [vocabulary.bos_id] if add_bos and vocabulary.bos_id is not None else []
+    """Begin-of-sequence and end-of-sequence tokens around a text, where the file asks for them."""
+    before = [vocabulary.bos_id] if vocabulary.adds_bos and vocabulary.bos_id is not None else []
     after = [vocabulary.eos_id] if vocabulary.add_eos and vocabulary.eos_id is not None else []
     if not before and not after:
         return None

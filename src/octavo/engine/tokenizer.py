@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 import secrets
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import tokenizers
 
 from octavo.engine.detokenizer import decode_all
 from octavo.engine.gguf_tokenizer import tokenizer_json
-from octavo.engine.token_bytes import spelling_of
+from octavo.engine.token_bytes import TokenSpelling, spelling_of
 from octavo.errors import ModelError, ModelFileError
 from octavo.weights.checkpoint import TokenizerFiles
+from octavo.weights.files import read_small
 from octavo.weights.gguf import GGUFFile
 from octavo.weights.gguf_vocabulary import read_vocabulary
 
@@ -30,6 +29,7 @@ class Tokenizer:
         vocab_size: One more than the largest token id.
         bos_id, eos_id: Begin and end of a sequence, or None.
         special_ids: Control tokens: never text, left out when decoding.
+        max_token_chars: No token stands for more characters than this.
         chat_template: Jinja source, or None.
     """
 
@@ -50,7 +50,10 @@ class Tokenizer:
         self._spelling = _spelling(inner)
         self._bytes: dict[int, bytes] = {}
         self.special_ids = frozenset(i for i, token in inner.get_added_tokens_decoder().items() if token.special)
-        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        vocabulary = inner.get_vocab(with_added_tokens=True)
+        self.vocab_size = 1 + max(vocabulary.values(), default=-1)
+        # A normaliser may join a letter and its accents into one character.
+        self.max_token_chars = max(map(len, vocabulary), default=0) * (1 if inner.normalizer is None else 4)
         self.bos_token, self.bos_id = bos_token, self._id_of(bos_token)
         self.eos_token, self.eos_id = eos_token, self._id_of(eos_token)
         self.chat_template = chat_template
@@ -69,7 +72,7 @@ class Tokenizer:
             raise ModelFileError("tokenizer.json", "file", "the model has no tokenizer")
         bos, eos = files.bos_token, files.eos_token
         if files.tokenizer_json is not None:
-            inner = _parse(_read(path), path.name)
+            inner = _parse(read_small(path, MAX_TOKENIZER_BYTES), path.name)
         else:
             with GGUFFile(path) as gguf:
                 vocabulary = read_vocabulary(gguf)
@@ -116,7 +119,7 @@ class Tokenizer:
         return self._special_pattern.sub(lambda match: match[0][0] + self._guard_sign + match[0][1:], text)
 
     def encode_guarded(self, text: str) -> list[int]:
-        """Token ids of rendered text: control tokens where the template wrote them, plain text where `guard` saw them."""
+        """Token ids of rendered text: control tokens where the template wrote them, text where a user did."""
         if self._guard_sign not in text or self._special_pattern is None:
             return self.encode(text, add_special_tokens=False)
         marked = self._special_pattern.sub(lambda match: self._token_sign + match[0], text)
@@ -171,18 +174,9 @@ class Tokenizer:
         return b"" if token is None else self._spelling.to_bytes(token)
 
 
-def _spelling(inner: tokenizers.Tokenizer) -> Any:
+def _spelling(inner: tokenizers.Tokenizer) -> TokenSpelling:
     state = inner.decoder.__getstate__() if inner.decoder is not None else b"null"
     return spelling_of(msgspec.json.decode(state))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_TOKENIZER_BYTES:
-            raise ModelFileError(path.name, "file", f"is larger than {MAX_TOKENIZER_BYTES >> 20} MiB")
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(path.name, "file", (error.strerror or "cannot be read").lower()) from None
 
 
 def _parse(data: bytes, file: str) -> tokenizers.Tokenizer:

@@ -1,0 +1,121 @@
+"""Delivers what an engine makes known to the requests that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo.engine.host import Host
+from octavo.engine.input_processor import Prepared
+from octavo.engine.loop import Batch
+from octavo.engine.output_processor import OutputProcessor
+from octavo.engine.outputs import TextDelta
+from octavo.engine.tokenizer import Tokenizer
+from octavo.errors import OctavoError
+
+
+class Mailbox:
+    """One request's deltas until they are read.
+
+    Deltas of one answer are joined while nobody reads, so a slow reader costs the memory of one answer at most.
+    """
+
+    def __init__(self, prepared: Prepared, tokenizer: Tokenizer, wake: Callable[[], None]) -> None:
+        self.prepared = prepared
+        self.processor = OutputProcessor(prepared, tokenizer)
+        self._wake = wake
+        self._unread: dict[int, TextDelta] = {}
+        self._error: OctavoError | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self._error is not None or self.processor.finished
+
+    def take(self) -> list[TextDelta]:
+        """Everything unread, one delta per answer.
+
+        Raises:
+            OctavoError: Why the request failed, once all before it is read.
+        """
+        unread, self._unread = list(self._unread.values()), {}
+        if not unread and self._error is not None:
+            raise self._error
+        return unread
+
+    def put(self, delta: TextDelta) -> None:
+        earlier = self._unread.get(delta.index)
+        self._unread[delta.index] = delta if earlier is None else _joined(earlier, delta)
+        self._wake()
+
+    def fail(self, error: OctavoError) -> None:
+        if not self.finished:
+            self._error = error
+        self._wake()
+
+
+def _joined(earlier: TextDelta, later: TextDelta) -> TextDelta:
+    """Two deltas of one answer as one."""
+    earlier.text += later.text
+    earlier.token_ids += later.token_ids
+    if later.logprobs is not None:
+        earlier.logprobs = (earlier.logprobs or []) + later.logprobs
+    if later.prompt_logprobs is not None:
+        earlier.prompt_logprobs = later.prompt_logprobs
+    earlier.finish_reason, earlier.stop_reason = later.finish_reason, later.stop_reason
+    earlier.num_cached_tokens = max(earlier.num_cached_tokens, later.num_cached_tokens)
+    return earlier
+
+
+class Dispatcher:
+    """The requests in flight on one host. For one thread."""
+
+    def __init__(self, host: Host, tokenizer: Tokenizer) -> None:
+        self._host = host
+        self._tokenizer = tokenizer
+        self._mailboxes: dict[int, Mailbox] = {}
+
+    def __len__(self) -> int:
+        return len(self._mailboxes)
+
+    def open(self, prepared: Prepared, wake: Callable[[], None]) -> Mailbox:
+        """Submit a request. `wake` is called whenever there is something new to take.
+
+        Raises:
+            EngineDeadError: If there is no engine.
+        """
+        mailbox = Mailbox(prepared, self._tokenizer, wake)
+        self._host.submit(prepared.request)
+        self._mailboxes[prepared.request_id] = mailbox
+        return mailbox
+
+    def close(self, mailbox: Mailbox) -> None:
+        """Nobody waits any more: what has not ended is aborted. Repeatable."""
+        known = self._mailboxes.pop(mailbox.prepared.request_id, None)
+        if known is not None and not mailbox.finished:
+            self._host.abort(mailbox.prepared.request_id)
+
+    def deliver(self, batch: Batch) -> None:
+        """Hand out a batch; aborts answers that a stop string has ended."""
+        for delta in batch.deltas:
+            mailbox = self._mailboxes.get(delta.request_id)
+            if mailbox is None:
+                continue
+            ended = delta.finish_reason is not None
+            try:
+                text = mailbox.processor.process(delta)
+            except OctavoError as error:
+                self._host.abort(delta.request_id)
+                mailbox.fail(error)
+            else:
+                if text is not None:
+                    if text.finish_reason is not None and not ended:
+                        self._host.abort(delta.request_id, delta.index)
+                    mailbox.put(text)
+            if mailbox.finished:
+                del self._mailboxes[delta.request_id]
+
+    def fail(self, error: OctavoError) -> None:
+        """The engine is gone: every request ends with `error`."""
+        mailboxes, self._mailboxes = self._mailboxes, {}
+        for mailbox in mailboxes.values():
+            mailbox.fail(error)

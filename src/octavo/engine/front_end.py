@@ -1,0 +1,94 @@
+"""FrontEnd: what turns text into requests, shared by `LLM` and `AsyncEngine`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from octavo.config import EngineConfig
+from octavo.engine.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
+from octavo.engine.input_processor import InputProcessor
+from octavo.engine.tokenizer import Tokenizer
+from octavo.errors import ModelFileError, RequestError
+from octavo.messages import EngineInfo
+from octavo.weights.checkpoint import TokenizerFiles
+from octavo.weights.files import read_text
+from octavo.weights.sources import ModelFiles, open_checkpoint
+
+
+class FrontEnd:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> None:
+        self.tokenizer = tokenizer
+        self._chat_template = chat_template
+
+    @classmethod
+    def load(cls, config: EngineConfig, files: ModelFiles) -> FrontEnd:
+        """Read tokenizer and template of the model, or those that the configuration puts in their place.
+
+        Raises:
+            ModelError: If a file is missing or damaged, or of a kind that Octavo does not have.
+        """
+        checkpoint = open_checkpoint(files)
+        try:
+            parts = checkpoint.tokenizer_files()
+        finally:
+            checkpoint.close()
+        if config.model.tokenizer is not None:
+            parts = _other_tokenizer(parts, Path(config.model.tokenizer))
+        name = "chat template"
+        if config.model.chat_template is not None:
+            path = Path(config.model.chat_template)
+            parts = msgspec.structs.replace(parts, chat_template=read_text(path, 4 * MAX_TEMPLATE_CHARS))
+            name = path.name
+        tokenizer = Tokenizer.load(parts)
+        if parts.chat_template is None:
+            return cls(tokenizer, None)
+        variables = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
+        return cls(tokenizer, ChatTemplate(parts.chat_template, variables, file=name))
+
+    def input_processor(self, info: EngineInfo, *, seed: int | None = None) -> InputProcessor:
+        return InputProcessor(info, self.tokenizer, seed=seed)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **template_kwargs: Any,
+    ) -> list[int]:
+        """The token ids of a conversation.
+
+        Control tokens come from the template only: their spellings in a user's text stay text. No begin-of-sequence
+        token is added, because templates write it themselves.
+
+        Raises:
+            RequestError: If the model has no template, or the template refuses the messages.
+        """
+        if self._chat_template is None:
+            raise RequestError("messages", message="this model has no chat template: send a prompt, or give a template")
+        text = self._chat_template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            guard=self.tokenizer.guard,
+            **template_kwargs,
+        )
+        try:
+            return self.tokenizer.encode_guarded(text)
+        except UnicodeEncodeError:
+            raise RequestError("messages", message="messages hold half of a surrogate pair, which is no text") from None
+
+
+def _other_tokenizer(files: TokenizerFiles, path: Path) -> TokenizerFiles:
+    """The model's files with another tokenizer.json, given itself or by its folder."""
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        raise ModelFileError(path.name, "file", "there is no such tokenizer")
+    return msgspec.structs.replace(files, tokenizer_json=path, gguf=None)

@@ -1,0 +1,173 @@
+"""From what a caller asks to what the core computes: checked, tokenised, with every open choice settled."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from octavo.engine.tokenizer import Tokenizer
+from octavo.errors import ContextLengthError, RequestError
+from octavo.messages import DEFAULT_TENANT, EngineInfo, EngineRequest, SamplingParams
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that can be run: nothing in it is left open."""
+
+    request: EngineRequest
+    prompt_text: str | None
+    """The prompt as text, when it came as text."""
+    params: SamplingParams
+    """With `max_tokens` and `seed` settled."""
+
+    @property
+    def request_id(self) -> int:
+        return self.request.request_id
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self.request.token_ids
+
+    @property
+    def seed(self) -> int:
+        return self.request.seed
+
+
+class InputProcessor:
+    """Makes requests for one engine. Safe to use from several threads.
+
+    Args:
+        info: What the engine settled on.
+        tokenizer: The model's.
+        seed: Fixes the seeds that requests without one are given, in the order in which they come; None draws them
+            from the operating system's randomness.
+    """
+
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, *, seed: int | None = None) -> None:
+        self._info = info
+        self._tokenizer = tokenizer
+        self._random = random.Random(os.urandom(32) if seed is None else seed)
+        self._request_ids = itertools.count(1)
+        self._lock = threading.Lock()
+        own_eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        self._eos_token_ids = tuple(dict.fromkeys((*info.eos_token_ids, *own_eos)))
+        # Blocks must hold prompt and answer but for the last token, which is never fed back.
+        self._max_tokens = min(info.max_model_len, (info.num_blocks - 1) * info.block_size + 1)
+
+    def prepare(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        param: str = "prompt",
+        tenant: str = DEFAULT_TENANT,
+        priority: int = 0,
+        max_logprobs: int = 20,
+    ) -> Prepared:
+        """Check a request against the model and settle its open choices.
+
+        Args:
+            prompt: Text, or token ids.
+            params: How to sample.
+            param: The request's field that holds the prompt, for messages.
+            tenant: Who pays.
+            priority: Lower runs earlier, where the policy looks at it.
+            max_logprobs: The largest `logprobs` allowed.
+
+        Raises:
+            RequestError: Naming the field that cannot be served.
+            ContextLengthError: If prompt and answer fit neither the model's context nor the KV pool.
+        """
+        self._check_params(params, max_logprobs)
+        token_ids = self._encode(prompt, param) if isinstance(prompt, str) else self._checked_ids(prompt, param)
+        max_tokens = self._limit(len(token_ids), params, param)
+        with self._lock:
+            request_id = next(self._request_ids)
+            seed = self._random.getrandbits(63) if params.seed is None else params.seed
+        request = EngineRequest(
+            request_id=request_id,
+            token_ids=token_ids,
+            num_prompt_tokens=len(token_ids),
+            sampling=params,
+            seed=seed,
+            max_tokens=max_tokens,
+            eos_token_ids=self._eos_token_ids,
+            tenant=tenant,
+            priority=priority,
+        )
+        settled = msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
+        return Prepared(request=request, prompt_text=prompt if isinstance(prompt, str) else None, params=settled)
+
+    def _encode(self, text: str, param: str) -> list[int]:
+        if not text:
+            raise RequestError(param, message=f"{param} is empty: give at least one token")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                param, message=f"{param} holds half of a surrogate pair at character {error.start}, which is no text"
+            ) from None
+        # Far too long a text is refused before the work of tokenising it: no token spells so many characters.
+        if len(text) > self._max_tokens * self._tokenizer.max_token_chars:
+            raise self._too_long(f"{param} has {len(text)} characters", "")
+        token_ids = self._tokenizer.encode(text)
+        if not token_ids:
+            raise RequestError(param, message=f"{param} holds no token")
+        return self._checked_ids(token_ids, param)
+
+    def _checked_ids(self, token_ids: Sequence[int], param: str) -> list[int]:
+        width = self._info.vocab_size
+        if not isinstance(token_ids, list | tuple):
+            raise RequestError(param, token_ids, "a string or a list of token ids")
+        if not token_ids:
+            raise RequestError(param, message=f"{param} is empty: give at least one token")
+        if set(map(type, token_ids)) != {int} or min(token_ids) < 0 or max(token_ids) >= width:
+            for i, token_id in enumerate(token_ids):
+                if type(token_id) is not int or not 0 <= token_id < width:
+                    raise RequestError(f"{param}[{i}]", token_id, f"a token id from 0 to {width - 1}")
+        return list(token_ids)
+
+    def _limit(self, num_prompt: int, params: SamplingParams, param: str) -> int:
+        """Tokens to generate at most."""
+        room = self._max_tokens - num_prompt
+        has = f"{param} has {num_prompt} tokens"
+        if room < 0:
+            raise self._too_long(has, "")
+        if params.max_tokens is None:
+            if room == 0:
+                raise self._too_long(has, ", which leaves no room for an answer")
+            if params.min_tokens > room:
+                raise RequestError("min_tokens", params.min_tokens, f"at most {room}, the room left after the prompt")
+            return room
+        if params.max_tokens > room:
+            raise self._too_long(has, f" and max_tokens is {params.max_tokens}")
+        return params.max_tokens
+
+    def _too_long(self, has: str, more: str) -> ContextLengthError:
+        limit = self._max_tokens
+        why = "the model's context" if limit == self._info.max_model_len else "the KV memory of this server"
+        return ContextLengthError(
+            "max_tokens" if "max_tokens" in more else None, message=f"{has}{more}: {why} holds {limit} tokens"
+        )
+
+    def _check_params(self, params: SamplingParams, max_logprobs: int) -> None:
+        width = self._info.vocab_size
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(params, name)
+            if value is not None and value > min(max_logprobs, width):
+                raise RequestError(name, value, f"at most {min(max_logprobs, width)}")
+        for token_id in params.stop_token_ids:
+            if token_id >= width:
+                raise RequestError("stop_token_ids", token_id, f"a token id from 0 to {width - 1}")
+        for token_id in params.logit_bias or ():
+            if token_id >= width:
+                raise RequestError("logit_bias", token_id, f"a map from token ids from 0 to {width - 1}")
+        if params.stop and not params.detokenize:
+            raise RequestError("stop", params.stop, "left out when detokenize is false")
+        for text in params.stop:
+            if any("\ud800" <= char <= "\udfff" for char in text):
+                raise RequestError("stop", text, "text without halves of surrogate pairs")

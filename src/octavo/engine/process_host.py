@@ -1,0 +1,311 @@
+"""ProcessHost: the engine in a process of its own, which may die without taking an answer with it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import NoReturn
+
+import zmq
+
+from octavo.config import EngineConfig
+from octavo.engine import wire
+from octavo.engine.loop import Batch
+from octavo.engine.resume import LiveRequest
+from octavo.errors import EngineDeadError
+from octavo.messages import EngineInfo, EngineRequest, EngineStats
+from octavo.weights.sources import ModelFiles
+
+MAX_RESTARTS = 3
+RESTART_WINDOW_S = 60.0
+"""More deaths than MAX_RESTARTS within this time, and the engine stays dead."""
+_LAST_WORDS_MS = 100
+_STOP_S = 5.0
+"""How long a process may take to stop before it is killed."""
+
+
+class _Child:
+    """One engine process and the sockets to it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, generation: int) -> None:
+        addresses = [f"ipc://{folder}/{generation}.{name}" for name in ("commands", "events")]
+        self._commands, self._events = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+        for socket, address in zip((self._commands, self._events), addresses, strict=True):
+            socket.set_hwm(0)
+            socket.linger = 0
+            socket.bind(address)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "octavo.engine.host_process", *addresses], stdin=subprocess.PIPE
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(self._events, zmq.POLLIN)
+        self._pid_file = _open_pid(self._process.pid)
+        if self._pid_file is not None:
+            self._poller.register(self._pid_file, zmq.POLLIN)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, command: wire.Command) -> None:
+        self._commands.send(wire.encode(command))
+
+    def receive(self, timeout_s: float | None) -> wire.Event | None:
+        """The next event, or None after the time.
+
+        Raises:
+            EngineDeadError: If the process is gone and everything it sent has been received.
+        """
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = 0.5 if until_s is None else max(0.0, min(0.5, until_s - time.monotonic()))
+            self._poller.poll(round(left_s * 1000))
+            gone = self._process.poll() is not None
+            if gone:  # what it sent last may still be on its way through the socket
+                self._events.poll(_LAST_WORDS_MS)
+            try:
+                return wire.decode_event(self._events.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                if gone:
+                    raise EngineDeadError(f"the engine process ended with status {self._process.returncode}") from None
+            if until_s is not None and time.monotonic() >= until_s:
+                return None
+
+    def close(self, *, kill: bool) -> None:
+        if kill:
+            self._process.kill()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if self._pid_file is not None:
+            os.close(self._pid_file)
+        self._commands.close(linger=0)
+        self._events.close(linger=0)
+
+
+def _open_pid(pid: int) -> int | None:
+    """A file that becomes readable when the process ends, where the system has such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+class ProcessHost:
+    """See `Host`.
+
+    When the process dies a new one is started and takes up every answer where it was: the front end keeps the prompt,
+    the seed and all tokens received, and that is all the state an answer has.
+    """
+
+    def __init__(self) -> None:
+        self._what: wire.Start | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._folder = _private_folder()
+        self._generations = itertools.count()
+        self._child: _Child | None = None
+        """None while there is none that takes commands."""
+        self._sending = threading.Lock()
+        """Guards `_child`, `_live` and `_owner`."""
+        self._receiving = threading.Lock()
+        self._live: dict[int, LiveRequest] = {}
+        self._owner: dict[int, int] = {}
+        """The request that an id in the engine belongs to, for ids made on a resume."""
+        self._new_ids = itertools.count(-1, -1)
+        self._ready: deque[Batch] = deque()
+        self._audits: dict[int, list[str]] = {}
+        self._audit_numbers = itertools.count()
+        self._deaths_s: deque[float] = deque()
+        self._stats = EngineStats()
+        self._dead: str | None = None
+        self._closed = False
+
+    def start(self, config: EngineConfig, files: ModelFiles) -> EngineInfo:
+        self._what = wire.Start.of(config, files)
+        self._child, info = self._spawn(self._what)
+        return info
+
+    @property
+    def alive(self) -> bool:
+        return self._dead is None and not self._closed
+
+    @property
+    def pid(self) -> int | None:
+        """The engine process, None while there is none."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def _spawn(self, what: wire.Start) -> tuple[_Child, EngineInfo]:
+        child = _Child(self._context, self._folder, next(self._generations))
+        try:
+            child.send(what)
+            event = child.receive(None)
+        except BaseException:
+            child.close(kill=True)
+            raise
+        if isinstance(event, wire.Started):
+            return child, event.info
+        child.close(kill=True)
+        if isinstance(event, wire.Failed):
+            wire.raise_failure(event)
+        raise EngineDeadError("the engine process did not say that it started")
+
+    def submit(self, request: EngineRequest) -> None:
+        with self._sending:
+            if not self.alive:
+                raise EngineDeadError(self._dead or "the engine is closed")
+            self._live[request.request_id] = LiveRequest(request)
+            if self._child is not None:
+                self._child.send(wire.Add(request))
+
+    def abort(self, request_id: int, index: int | None = None) -> None:
+        with self._sending:
+            live = self._live.get(request_id)
+            if live is None:
+                return
+            live.give_up(index)
+            engine_ids = [request_id, *(new for new, owner in self._owner.items() if owner == request_id)]
+            if self._child is not None:
+                for engine_id in engine_ids:
+                    self._child.send(wire.Abort(engine_id, index))
+            self._forget_if_finished(request_id, live)
+
+    def _forget_if_finished(self, request_id: int, live: LiveRequest) -> None:
+        if live.finished:
+            del self._live[request_id]
+            for engine_id in [new for new, owner in self._owner.items() if owner == request_id]:
+                del self._owner[engine_id]
+
+    def next_batch(self, timeout_s: float | None = None) -> Batch | None:
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._closed:
+            with self._receiving:
+                if self._ready:
+                    return self._ready.popleft()
+                left_s = 0.5 if until_s is None else min(0.5, until_s - time.monotonic())
+                self._receive(max(0.0, left_s))
+                if self._ready:
+                    return self._ready.popleft()
+            if until_s is not None and time.monotonic() >= until_s:
+                return None
+        return None
+
+    def _receive(self, timeout_s: float) -> None:
+        """Take in one event, if one comes. The caller holds `_receiving`."""
+        if self._dead is not None:
+            raise EngineDeadError(self._dead)
+        child = self._child
+        if child is None:
+            return
+        try:
+            event = child.receive(timeout_s)
+        except EngineDeadError as error:
+            if not self._closed:
+                self._restart(error)
+            return
+        if isinstance(event, Batch):
+            self._ready.append(self._mine(event))
+        elif isinstance(event, wire.Audited):
+            self._audits[event.number] = event.broken
+
+    def _mine(self, batch: Batch) -> Batch:
+        """The batch under the front end's ids, without what nobody waits for any more."""
+        if batch.stats is not None:
+            self._stats = batch.stats
+        kept = []
+        with self._sending:
+            for delta in batch.deltas:
+                request_id = self._owner.get(delta.request_id, delta.request_id)
+                live = self._live.get(request_id)
+                if live is None or not live.receive(delta):
+                    continue
+                delta.request_id = request_id
+                kept.append(delta)
+                self._forget_if_finished(request_id, live)
+        return Batch(kept, batch.stats)
+
+    def _restart(self, error: EngineDeadError) -> None:
+        now_s = time.monotonic()
+        self._deaths_s.append(now_s)
+        while now_s - self._deaths_s[0] > RESTART_WINDOW_S:
+            self._deaths_s.popleft()
+        with self._sending:
+            child, self._child = self._child, None
+        if child is not None:
+            child.close(kill=True)
+        if len(self._deaths_s) > MAX_RESTARTS or self._what is None:
+            self._die(f"{error}, {len(self._deaths_s)} times in {RESTART_WINDOW_S:.0f} seconds")
+        print(f"octavo: {error}; starting a new one", file=sys.stderr)
+        try:
+            child, _ = self._spawn(self._what)
+        except Exception as failure:
+            self._die(f"the engine could not be restarted: {failure}")
+        with self._sending:
+            self._owner.clear()
+            for request_id, live in self._live.items():
+                for request in live.resumed(self._new_ids):
+                    if request.request_id != request_id:
+                        self._owner[request.request_id] = request_id
+                    child.send(wire.Add(request))
+            self._child = child
+
+    def _die(self, why: str) -> NoReturn:
+        with self._sending:
+            self._dead = why
+            self._live.clear()
+        raise EngineDeadError(why)
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def audit(self) -> list[str]:
+        number = next(self._audit_numbers)
+        with self._sending:
+            if self._child is None:
+                raise EngineDeadError(self._dead or "the engine is being restarted")
+            asked = self._child
+            asked.send(wire.Audit(number))
+        while number not in self._audits:
+            # Whoever waits for batches receives for us too; else we receive for them.
+            if self._receiving.acquire(timeout=0.02):
+                try:
+                    self._receive(0.02)
+                finally:
+                    self._receiving.release()
+            if self._closed or self._child is not asked:
+                raise EngineDeadError("the engine ended while its memory was audited")
+        return self._audits.pop(number)
+
+    def close(self) -> None:
+        with self._sending:
+            if self._closed:
+                return
+            self._closed = True
+            child = self._child
+            if child is not None:
+                child.send(wire.Stop())
+        with self._receiving:  # whoever waits for a batch leaves when the process ends
+            with self._sending:
+                child, self._child = self._child, None
+            if child is not None:
+                child.close(kill=False)
+            self._context.destroy(linger=0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _private_folder() -> Path:
+    """A new folder that only this user may enter. A socket's path must stay under about a hundred bytes."""
+    folder = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="octavo-", dir=folder if len(folder) < 60 else "/tmp"))
