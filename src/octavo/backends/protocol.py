@@ -146,7 +146,8 @@ class Ops(Protocol):
         `query` is `[T, num_heads * head_dim]`; num_heads is a multiple of num_kv_heads, query head h reads KV head
         `h // (num_heads // num_kv_heads)`. The new tokens' own KV is already written. A token at position p sees
         positions p - window + 1 .. p (all from 0 without a window). Table entries past a sequence's end, and entries
-        wholly below the window, are not read. Scores, softmax and sums are float32. Returns `[T, num_heads * head_dim]`.
+        wholly below the window, are not read. Scores, softmax and sums are float32. Returns
+        `[T, num_heads * head_dim]`.
 
         Source: Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention", section 4.1.
         """
@@ -185,7 +186,7 @@ class SampleBatch(msgspec.Struct, kw_only=True):
     seed: npt.NDArray[np.int64]
     sequence_index: Int32Array
     position: Int32Array
-    """Index of the token to be chosen in its whole sequence, prompt included; with seed and index it names the noise."""
+    """Index of the token to be chosen in its whole sequence, prompt included; names the noise with seed and index."""
     history_start: npt.NDArray[np.int64]
     """[S + 1], ranges of `history`; empty for rows without penalties."""
     history: Int32Array

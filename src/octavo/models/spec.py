@@ -29,7 +29,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerSpec, ...]
     norm_eps: float
     tied_embeddings: bool
-    attention_bias: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
     mlp_bias: bool = False
     max_position: int
     """The trained context, in tokens."""
@@ -39,6 +40,14 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all matrices; norms and biases are left out."""
+        attention = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim * self.hidden_size
+        layer = attention + 3 * self.intermediate_size * self.hidden_size
+        tables = 1 if self.tied_embeddings else 2
+        return self.num_layers * layer + tables * self.vocab_size * self.hidden_size
 
     @property
     def windows(self) -> tuple[int | None, ...]:

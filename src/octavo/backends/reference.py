@@ -1,0 +1,275 @@
+"""The reference back end: numpy, slow, and obviously right. The oracle of every kernel test.
+
+Everything is computed in float64 and rounded to float32 where the protocol says a tensor is float32; the rounding
+makes a row's bits independent of what else was in the matrix product, up to float64's own noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.protocol import (
+    Array,
+    Float32Array,
+    KVShape,
+    Ops,
+    Program,
+    RopeParams,
+    SampleBatch,
+    SampleOutput,
+    StepBatch,
+    Tensor,
+    Weight,
+    uniform,
+)
+from octavo.messages import GREEDY_TEMPERATURE
+
+
+def bfloat16_bits(x: Array) -> Array:
+    """float32 to the bits of bfloat16, rounded to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), (bits >> 16).astype(np.uint16) | 0x40, rounded)
+
+
+def to_float32(x: Array) -> Float32Array:
+    """float32 from float32 or from the bits of bfloat16."""
+    if x.dtype == np.uint16:
+        return (x.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(x, np.float32)
+
+
+class ReferenceKVMemory:
+    """Keys and values as `[num_blocks, layers_per_page, 2, block_size, num_kv_heads, head_dim]`."""
+
+    def __init__(self, shape: KVShape) -> None:
+        self.shape = shape
+        dtype = np.uint16 if shape.dtype == "bfloat16" else np.float32
+        page = (shape.layers_per_page, 2, shape.block_size, shape.num_kv_heads, shape.head_dim)
+        self.blocks: Array = np.zeros((shape.num_blocks, *page), dtype)
+        self.block_tables = np.zeros((shape.num_groups, shape.max_num_seqs, shape.max_blocks_per_seq), np.int32)
+        self.slots = [shape.layer_groups[:i].count(g) for i, g in enumerate(shape.layer_groups)]
+        """Place of each layer in its group's page."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            self.blocks[destination] = self.blocks[source]
+
+    def erase_blocks(self, blocks: Sequence[int]) -> None:
+        self.blocks[list(blocks)] = 0
+
+    def export_block(self, block: int) -> bytes:
+        return self.blocks[block].tobytes()
+
+    def import_block(self, block: int, data: bytes) -> None:
+        if len(data) != self.shape.bytes_per_block:
+            raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {len(data)}")
+        self.blocks[block] = np.frombuffer(data, self.blocks.dtype).reshape(self.blocks.shape[1:])
+
+    def store(self, layer: int, row: int, position: int, key: Array, value: Array) -> None:
+        """One token's key and value, `[num_kv_heads, head_dim]`."""
+        table = self.block_tables[self.shape.layer_groups[layer], row]
+        block, offset = table[position // self.shape.block_size], position % self.shape.block_size
+        pair = np.stack([key, value])
+        self.blocks[block, self.slots[layer], :, offset] = (
+            bfloat16_bits(pair) if self.blocks.dtype == np.uint16 else pair
+        )
+
+    def gather(self, layer: int, row: int, first: int, last: int) -> tuple[Array, Array]:
+        """Keys and values of positions `first` to `last`, each `[tokens, num_kv_heads, head_dim]`."""
+        positions = np.arange(first, last)
+        table = self.block_tables[self.shape.layer_groups[layer], row]
+        blocks, offsets = table[positions // self.shape.block_size], positions % self.shape.block_size
+        pairs = self.blocks[blocks, self.slots[layer], :, offsets]
+        return to_float32(pairs[:, 0]), to_float32(pairs[:, 1])
+
+
+class _EagerOps:
+    """The ops on numpy arrays, for one step."""
+
+    def __init__(self, kv: ReferenceKVMemory, batch: StepBatch) -> None:
+        self._kv = kv
+        self._batch = batch
+
+    def embedding(self, table: Weight) -> Tensor:
+        return table[self._batch.token_ids]
+
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        exact = x.astype(np.float64)
+        mean = np.square(exact).mean(axis=-1, keepdims=True)
+        return (exact / np.sqrt(mean + eps) * weight).astype(np.float32)
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+        product = x.astype(np.float64) @ weight.T.astype(np.float64)
+        return (product if bias is None else product + bias).astype(np.float32)
+
+    def split(self, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return np.split(x, np.cumsum(widths)[:-1], axis=1)
+
+    def rotary(self, x: Tensor, rope: RopeParams, head_dim: int) -> Tensor:
+        half = len(rope.inv_freq)
+        angle = self._batch.positions[:, None].astype(np.float64) * np.array(rope.inv_freq)
+        cos, sin = ((f(angle) * rope.scale).astype(np.float32)[:, None, :] for f in (np.cos, np.sin))
+        heads = x.reshape(len(x), -1, head_dim).copy()
+        first, second = heads[..., :half].copy(), heads[..., half : 2 * half].copy()
+        heads[..., :half] = first * cos - second * sin
+        heads[..., half : 2 * half] = second * cos + first * sin
+        return heads.reshape(x.shape)
+
+    def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
+        shape = (len(key), self._kv.shape.num_kv_heads, self._kv.shape.head_dim)
+        keys, values = key.reshape(shape), value.reshape(shape)
+        for i, row in enumerate(self._batch.batch_rows):
+            for t in range(self._batch.query_start_loc[i], self._batch.query_start_loc[i + 1]):
+                self._kv.store(layer, int(row), int(self._batch.positions[t]), keys[t], values[t])
+
+    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+        head_dim, num_kv_heads = self._kv.shape.head_dim, self._kv.shape.num_kv_heads
+        queries = query.reshape(len(query), -1, head_dim)
+        group = queries.shape[1] // num_kv_heads
+        output = np.empty_like(queries)
+        for i, row in enumerate(self._batch.batch_rows):
+            for t in range(self._batch.query_start_loc[i], self._batch.query_start_loc[i + 1]):
+                end = int(self._batch.positions[t]) + 1
+                start = 0 if window is None else max(0, end - window)
+                keys, values = (
+                    np.repeat(x, group, axis=1).astype(np.float64) for x in self._kv.gather(layer, int(row), start, end)
+                )
+                scores = np.einsum("hd,khd->hk", queries[t].astype(np.float64), keys) * scale
+                weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+                weights /= weights.sum(axis=-1, keepdims=True)
+                output[t] = np.einsum("hk,khd->hd", weights, values)
+        return output.reshape(query.shape)
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        exact = gate.astype(np.float64)
+        with np.errstate(over="ignore"):
+            return (exact / (1.0 + np.exp(-exact)) * up).astype(np.float32)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    def select(self, x: Tensor) -> Tensor:
+        return x[self._batch.logits_tokens]
+
+
+class _EagerProgram:
+    def __init__(self, build: Callable[[Ops], Tensor], kv: ReferenceKVMemory, max_num_tokens: int) -> None:
+        self._build = build
+        self._kv = kv
+        self._max_num_tokens = max_num_tokens
+
+    def run(self, batch: StepBatch) -> Array:
+        if len(batch.token_ids) > self._max_num_tokens:
+            raise ValueError(f"{len(batch.token_ids)} tokens in a program compiled for {self._max_num_tokens}")
+        result: Array = self._build(_EagerOps(self._kv, batch))
+        return result
+
+
+class ReferenceBackend:
+    """See `protocol.Backend`. Weights keep their dtype's precision; arithmetic is exact whatever the dtype."""
+
+    name = "reference"
+
+    def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
+        self.dtype = dtype
+
+    @staticmethod
+    def default_dtype() -> str:
+        return "float32"
+
+    def describe(self) -> dict[str, str]:
+        return {"kernel_path": "numpy", "num_threads": "1", "arithmetic": "float64, rounded to float32 after each op"}
+
+    def matrix(self, parts: Sequence[Array]) -> Weight:
+        return np.concatenate([self._rounded(part) for part in parts])
+
+    def vector(self, data: Array) -> Weight:
+        return to_float32(data)
+
+    def allocate_kv(self, shape: KVShape) -> ReferenceKVMemory:
+        return ReferenceKVMemory(shape)
+
+    def compile(self, build: Callable[[Ops], Tensor], kv: Any, max_num_tokens: int) -> Program:
+        return _EagerProgram(build, kv, max_num_tokens)
+
+    def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:
+        return sample(logits, batch)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def _rounded(self, part: Array) -> Float32Array:
+        return (
+            to_float32(bfloat16_bits(part))
+            if self.dtype == "bfloat16" and part.dtype != np.uint16
+            else (to_float32(part))
+        )
+
+
+def sample(logits: Array, batch: SampleBatch) -> SampleOutput:
+    """`protocol.Backend.sample`, one row after another."""
+    most = int(batch.num_logprobs.max(initial=-1))
+    rows = [_sample_row(logits[i].astype(np.float64), batch, i, max(most, 0)) for i in range(len(logits))]
+    asked = most >= 0
+    return SampleOutput(
+        token_ids=np.array([row[0] for row in rows], np.int32),
+        logprobs=np.array([row[1] for row in rows], np.float32) if asked else None,
+        ranks=np.array([row[2] for row in rows], np.int32) if asked else None,
+        top_ids=np.array([row[3] for row in rows], np.int32).reshape(len(rows), most) if asked else None,
+        top_logprobs=np.array([row[4] for row in rows], np.float32).reshape(len(rows), most) if asked else None,
+    )
+
+
+def _sample_row(row: Array, batch: SampleBatch, i: int, most: int) -> tuple[int, float, int, Array, Array]:
+    top_ids, top_logprobs = np.full(most, -1), np.full(most, -np.inf)
+    if np.isnan(row).any():
+        return -1, np.nan, 0, top_ids, top_logprobs
+    adjusted = _adjusted(row, batch, i)
+    if not np.isfinite(adjusted.max()):
+        return -1, np.nan, 0, top_ids, top_logprobs
+    greedy = batch.temperature[i] <= GREEDY_TEMPERATURE
+    token = int(adjusted.argmax()) if greedy else _draw(adjusted, batch, i)
+    peak = row.max()
+    logprobs = row - (peak + np.log(np.exp(row - peak).sum()))
+    k = min(int(batch.num_logprobs[i]), len(row))
+    if k > 0:
+        best = np.argsort(-row, kind="stable")[:k]
+        top_ids[:k], top_logprobs[:k] = best, logprobs[best]
+    return token, logprobs[token], 1 + int((row > row[token]).sum()), top_ids, top_logprobs
+
+
+def _adjusted(row: Array, batch: SampleBatch, i: int) -> Array:
+    """Penalties, bias, bans."""
+    x = row.copy()
+    history = batch.history[batch.history_start[i] : batch.history_start[i + 1]]
+    seen = np.unique(history)
+    penalty = float(batch.repetition_penalty[i])
+    x[seen] = np.where(x[seen] > 0, x[seen] / penalty, x[seen] * penalty)
+    answered, times = np.unique(history[batch.num_prompt[i] :], return_counts=True)
+    x[answered] -= times * float(batch.frequency_penalty[i]) + float(batch.presence_penalty[i])
+    biased = slice(batch.bias_start[i], batch.bias_start[i + 1])
+    np.add.at(x, batch.bias_ids[biased], batch.bias_values[biased].astype(np.float64))
+    x[batch.banned_ids[batch.banned_start[i] : batch.banned_start[i + 1]]] = -np.inf
+    return x
+
+
+def _draw(x: Array, batch: SampleBatch, i: int) -> int:
+    scaled = x / float(batch.temperature[i])
+    p = np.exp(scaled - scaled.max())
+    keep = p >= float(batch.min_p[i])
+    order = np.argsort(-p, kind="stable")
+    order = order[keep[order]]
+    if 0 < batch.top_k[i] < len(order):
+        order = order[: batch.top_k[i]]
+    if batch.top_p[i] < 1.0:
+        running = np.cumsum(p[order])
+        order = order[: int(np.searchsorted(running, float(batch.top_p[i]) * running[-1])) + 1]
+    kept = np.sort(order)
+    running = np.cumsum(p[kept])
+    u = uniform(int(batch.seed[i]), int(batch.sequence_index[i]), int(batch.position[i]))
+    place = int(np.searchsorted(running, u * running[-1], side="right"))
+    return int(kept[min(place, len(kept) - 1)])

@@ -1,0 +1,163 @@
+"""LocalExecutor: the model in this process."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from octavo import registry
+from octavo.backends.protocol import Backend, KVShape
+from octavo.config import EngineConfig
+from octavo.core.kv_spec import KVGroup, KVSpec
+from octavo.core.step import StepHandle, StepPlan, StepResult
+from octavo.errors import ConfigError
+from octavo.messages import EngineInfo
+from octavo.models.decoder import decoder
+from octavo.models.families import decoder_spec
+from octavo.models.loader import load
+from octavo.models.spec import DecoderSpec
+from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.sources import ModelFiles, open_checkpoint
+from octavo.worker.batch_state import BatchState
+from octavo.worker.kv_memory import KVSize, available_bytes, size_pool
+from octavo.worker.model_runner import ModelRunner
+
+
+class LocalExecutor:
+    """Runs plans on the caller's thread at depth 1, on a thread of its own at depth 2."""
+
+    def __init__(self, runner: ModelRunner, backend: Backend, kv_spec: KVSpec, info: EngineInfo, depth: int) -> None:
+        self.kv_spec = kv_spec
+        self.num_blocks = info.num_blocks
+        self.info = info
+        self._runner = runner
+        self._backend = backend
+        self._thread = ThreadPoolExecutor(1, "octavo-worker") if depth > 1 else None
+
+    @classmethod
+    def load(cls, config: EngineConfig, files: ModelFiles) -> LocalExecutor:
+        """Load the model and reserve the KV memory.
+
+        Raises:
+            ModelError: If the model cannot be loaded.
+            ConfigError: If a setting does not fit the model or the machine.
+        """
+        started = time.perf_counter()
+        checkpoint = open_checkpoint(files)
+        try:
+            return _Loading(config, files, checkpoint).finish(started)
+        finally:
+            checkpoint.close()
+
+    def submit(self, plan: StepPlan) -> StepHandle:
+        if self._thread is not None:
+            return self._thread.submit(self._runner.execute, plan)
+        done: Future[StepResult] = Future()
+        try:
+            done.set_result(self._runner.execute(plan))
+        except Exception as error:
+            done.set_exception(error)  # raised again by result(), where the caller waits for it
+        return done
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._backend.close()
+
+
+class _Loading:
+    """The steps from a checkpoint to an executor, sharing what each finds out."""
+
+    def __init__(self, config: EngineConfig, files: ModelFiles, checkpoint: Checkpoint) -> None:
+        self.config = config
+        self.files = files
+        self.checkpoint = checkpoint
+        self.spec: DecoderSpec = decoder_spec(checkpoint.config)
+        backend_class = registry.resolve("backends", config.execution.backend)
+        self.dtype = config.model.dtype if config.model.dtype != "auto" else backend_class.default_dtype()
+        wanted = config.cache.kv_cache_dtype
+        self.kv_dtype = self.dtype if wanted == "auto" else wanted
+        self.backend: Backend = backend_class(
+            self.dtype, num_threads=config.execution.num_threads, isa=config.execution.isa
+        )
+
+    def finish(self, started: float) -> LocalExecutor:
+        config, spec = self.config, self.spec
+        limit = self._length_limit()
+        weights = load(self.checkpoint, spec, self.backend, self.dtype)
+        size = self._size_pool(limit)
+        shape = self._shape(size.num_blocks, limit)
+        max_model_len = self._max_model_len(limit, size)
+        kv = self.backend.allocate_kv(shape)
+        program = self.backend.compile(decoder(spec, weights), kv, config.scheduler.max_num_batched_tokens)
+        state = BatchState(config.scheduler.max_num_seqs, max_model_len)
+        runner = ModelRunner(self.backend, program, kv, state)
+        groups = tuple(
+            KVGroup(layers=tuple(i for i, g in enumerate(spec.layer_groups) if g == index), window=window)
+            for index, window in enumerate(spec.windows)
+        )
+        kv_spec = KVSpec(groups=groups, block_size=shape.block_size, bytes_per_block=shape.bytes_per_block)
+        info = self._info(size, shape, max_model_len, time.perf_counter() - started)
+        return LocalExecutor(runner, self.backend, kv_spec, info, config.scheduler.depth)
+
+    def _length_limit(self) -> int:
+        asked, trained = self.config.model.max_model_len, self.spec.max_position
+        if asked is not None and asked > trained:
+            raise ConfigError("max_model_len", asked, f"at most the model's trained context of {trained} tokens")
+        return asked or trained
+
+    def _shape(self, num_blocks: int, max_len: int) -> KVShape:
+        block_size = self.config.cache.block_size
+        return KVShape(
+            layer_groups=self.spec.layer_groups,
+            num_kv_heads=self.spec.num_kv_heads,
+            head_dim=self.spec.head_dim,
+            dtype=self.kv_dtype,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            max_num_seqs=self.config.scheduler.max_num_seqs,
+            # One slot past the context: see BatchState.tokens.
+            max_blocks_per_seq=max_len // block_size + 1,
+        )
+
+    def _size_pool(self, max_len: int) -> KVSize:
+        shape = self._shape(2, max_len)
+        per_sequence = shape.max_blocks_per_seq * shape.num_groups
+        return size_pool(
+            self.config.cache,
+            bytes_per_block=shape.bytes_per_block,
+            most_blocks=1 + per_sequence * self.config.scheduler.max_num_seqs,
+            available=available_bytes(),
+        )
+
+    def _max_model_len(self, limit: int, size: KVSize) -> int:
+        """What the context and the pool allow; an explicit wish that the pool cannot hold is an error."""
+        holds = (size.num_blocks - 1) // len(self.spec.windows) * self.config.cache.block_size
+        if self.config.model.max_model_len is not None and limit > holds:
+            raise ConfigError("max_model_len", limit, f"at most the {holds} tokens that the KV memory holds")
+        return min(limit, holds)
+
+    def _info(self, size: KVSize, shape: KVShape, max_model_len: int, load_s: float) -> EngineInfo:
+        facts = self.backend.describe()
+        spec, scheduler = self.spec, self.config.scheduler
+        item = 2 if self.dtype == "bfloat16" else 4
+        return EngineInfo(
+            model=self.files.name,
+            max_model_len=max_model_len,
+            vocab_size=spec.vocab_size,
+            block_size=shape.block_size,
+            num_blocks=size.num_blocks,
+            num_threads=int(facts["num_threads"]),
+            kernel_path=facts["kernel_path"],
+            weight_dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            weight_bytes=spec.num_parameters * item,
+            kv_bytes=size.num_blocks * shape.bytes_per_block,
+            kv_bytes_per_token=shape.bytes_per_block * shape.num_groups // shape.block_size,
+            max_num_seqs=scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            kv_reason=size.reason,
+            load_s=load_s,
+            eos_token_ids=spec.eos_token_ids,
+            extras={"fingerprint": self.checkpoint.fingerprint(), **facts},
+        )

@@ -1,0 +1,88 @@
+"""What a worker remembers about each row: its tokens, its progress, and how to sample for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.protocol import Float32Array, Int32Array
+from octavo.core.step import RowSetup
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class BatchState:
+    """Arrays with one entry per row. Written when a row is set up and when a token is sampled, never per step.
+
+    The last sampled token of a row lives here, so a plan can be made before it is known.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
+        n = max_num_seqs
+        # One column past the context: at depth 2 a row that has just finished computes one more slot.
+        self.tokens: Int32Array = np.zeros((n, max_model_len + 2), np.int32)
+        self.num_tokens: Int32Array = np.zeros(n, np.int32)
+        self.num_computed: Int32Array = np.zeros(n, np.int32)
+        self.num_prompt: Int32Array = np.zeros(n, np.int32)
+        self.temperature: Float32Array = np.zeros(n, np.float32)
+        self.top_k: Int32Array = np.zeros(n, np.int32)
+        self.top_p: Float32Array = np.ones(n, np.float32)
+        self.min_p: Float32Array = np.zeros(n, np.float32)
+        self.repetition_penalty: Float32Array = np.ones(n, np.float32)
+        self.presence_penalty: Float32Array = np.zeros(n, np.float32)
+        self.frequency_penalty: Float32Array = np.zeros(n, np.float32)
+        self.seed: Int64Array = np.zeros(n, np.int64)
+        self.sequence_index: Int32Array = np.zeros(n, np.int32)
+        self.num_logprobs: Int32Array = np.full(n, -1, np.int32)
+        self.num_prompt_logprobs: Int32Array = np.full(n, -1, np.int32)
+        self.min_tokens: Int32Array = np.zeros(n, np.int32)
+        self.has_penalties = np.zeros(n, np.bool_)
+        self.bias: dict[int, tuple[Int32Array, Float32Array]] = {}
+        """Rows with a logit bias: token ids and what is added."""
+        self.stop_ids: dict[int, Int32Array] = {}
+        """Rows with `min_tokens`: the tokens that may not be chosen before."""
+
+    def set_up(self, setup: RowSetup) -> None:
+        """Take a newly admitted row. Whatever the row held before is gone."""
+        row, params, tokens = setup.row, setup.sampling, setup.token_ids
+        self.release(row)
+        self.tokens[row, : len(tokens)] = tokens
+        self.num_tokens[row] = len(tokens)
+        self.num_computed[row] = setup.num_computed_tokens
+        self.num_prompt[row] = setup.num_prompt_tokens
+        self.temperature[row] = params.temperature
+        self.top_k[row] = min(params.top_k, np.iinfo(np.int32).max)
+        self.top_p[row] = params.top_p
+        self.min_p[row] = params.min_p
+        self.repetition_penalty[row] = params.repetition_penalty
+        self.presence_penalty[row] = params.presence_penalty
+        self.frequency_penalty[row] = params.frequency_penalty
+        self.seed[row] = setup.seed
+        self.sequence_index[row] = setup.sequence_index
+        self.num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        if params.prompt_logprobs is not None and setup.sequence_index == 0:
+            self.num_prompt_logprobs[row] = params.prompt_logprobs
+        self.has_penalties[row] = (
+            params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+        )
+        if params.logit_bias:
+            ids = np.array(list(params.logit_bias), np.int32)
+            self.bias[row] = ids, np.array(list(params.logit_bias.values()), np.float32)
+        if params.min_tokens > 0:
+            eos = () if params.ignore_eos else setup.eos_token_ids
+            self.min_tokens[row] = params.min_tokens
+            self.stop_ids[row] = np.array([*eos, *params.stop_token_ids], np.int32)
+
+    def release(self, row: int) -> None:
+        """Forget a row's wishes, so that nothing of it reaches the next one."""
+        self.bias.pop(row, None)
+        self.stop_ids.pop(row, None)
+        self.num_logprobs[row] = -1
+        self.num_prompt_logprobs[row] = -1
+        self.min_tokens[row] = 0
+        self.has_penalties[row] = False
+
+    def append(self, rows: Int32Array, token_ids: Int32Array) -> None:
+        """Add each row's sampled token."""
+        self.tokens[rows, self.num_tokens[rows]] = token_ids
+        self.num_tokens[rows] += 1

@@ -1,0 +1,107 @@
+"""From rows and logits to the arrays a back end samples by, and back to results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from octavo.backends.protocol import Array, Float32Array, Int32Array, SampleBatch, SampleOutput
+from octavo.messages import TokenLogprobs
+from octavo.worker.batch_state import BatchState
+
+_NO_IDS: Int32Array = np.zeros(0, np.int32)
+_NO_VALUES: Float32Array = np.zeros(0, np.float32)
+
+
+def sample_batch(state: BatchState, rows: Int32Array) -> SampleBatch:
+    """The sampling parameters of `rows`, in their order."""
+    listed: list[int] = rows.tolist()
+    history_start, history = _ragged(
+        rows, bool(state.has_penalties[rows].any()), lambda i: _history(state, listed[i]), _NO_IDS
+    )
+    bias_start, bias_ids = _ragged(
+        rows, bool(state.bias), lambda i: state.bias.get(listed[i], (_NO_IDS, _NO_VALUES))[0], _NO_IDS
+    )
+    _, bias_values = _ragged(
+        rows, bool(state.bias), lambda i: state.bias.get(listed[i], (_NO_IDS, _NO_VALUES))[1], _NO_VALUES
+    )
+    banned_start, banned_ids = _ragged(rows, bool(state.stop_ids), lambda i: _banned(state, listed[i]), _NO_IDS)
+    return SampleBatch(
+        temperature=state.temperature[rows],
+        top_k=state.top_k[rows],
+        top_p=state.top_p[rows],
+        min_p=state.min_p[rows],
+        repetition_penalty=state.repetition_penalty[rows],
+        presence_penalty=state.presence_penalty[rows],
+        frequency_penalty=state.frequency_penalty[rows],
+        seed=state.seed[rows],
+        sequence_index=state.sequence_index[rows],
+        position=state.num_tokens[rows],
+        history_start=history_start,
+        history=history,
+        num_prompt=state.num_prompt[rows],
+        bias_start=bias_start,
+        bias_ids=bias_ids,
+        bias_values=bias_values,
+        banned_start=banned_start,
+        banned_ids=banned_ids,
+        num_logprobs=state.num_logprobs[rows],
+    )
+
+
+def _history(state: BatchState, row: int) -> Int32Array:
+    return state.tokens[row, : state.num_tokens[row]] if state.has_penalties[row] else _NO_IDS
+
+
+def _banned(state: BatchState, row: int) -> Int32Array:
+    generated = state.num_tokens[row] - state.num_prompt[row]
+    return state.stop_ids.get(row, _NO_IDS) if generated < state.min_tokens[row] else _NO_IDS
+
+
+def _ragged(rows: Int32Array, present: bool, part: Callable[[int], Array], empty: Array) -> tuple[Array, Array]:
+    """Concatenate `part(i)` of every row; `present` is False when all are known to be empty."""
+    starts = np.zeros(len(rows) + 1, np.int64)
+    if not present:
+        return starts, empty
+    parts = [part(i) for i in range(len(rows))]
+    np.cumsum([len(p) for p in parts], out=starts[1:])
+    return starts, np.concatenate(parts)
+
+
+def token_logprobs(output: SampleOutput, num_logprobs: Int32Array) -> list[TokenLogprobs | None] | None:
+    """One entry per sampled row, None for rows that did not ask; None when nobody asked."""
+    if output.logprobs is None or output.ranks is None:
+        return None
+    tokens, logprobs, ranks = output.token_ids.tolist(), output.logprobs.tolist(), output.ranks.tolist()
+    found: list[TokenLogprobs | None] = []
+    for i, k in enumerate(num_logprobs.tolist()):
+        if k < 0 or tokens[i] < 0:
+            found.append(None)
+            continue
+        top: list[tuple[int, float]] = []
+        if k > 0 and output.top_ids is not None and output.top_logprobs is not None:
+            top = list(zip(output.top_ids[i, :k].tolist(), output.top_logprobs[i, :k].tolist(), strict=True))
+        found.append(TokenLogprobs(tokens[i], logprobs[i], ranks[i], top))
+    return found
+
+
+def logprobs_of(logits: Array, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
+    """Logprobs of given tokens (a prompt's) under `logits` `[n, vocab]`, with the k likeliest of each position.
+
+    Row by row in float64, so a position's figures do not depend on the chunk it came in.
+    """
+    return [_logprobs_of_row(row.astype(np.float64), token, k) for row, token in zip(logits, tokens, strict=True)]
+
+
+def _logprobs_of_row(row: Array, token: int, k: int) -> TokenLogprobs:
+    peak = row.max()
+    logprobs = row - (peak + np.log(np.exp(row - peak).sum()))
+    k = min(k, len(row))
+    top: list[int] = []
+    if k > 0:
+        kth = np.partition(row, -k)[-k]
+        candidates = np.flatnonzero(row >= kth)  # all ties of the last place, in order of id
+        top = candidates[np.argsort(-row[candidates], kind="stable")][:k].tolist()
+    rank = 1 + int((row > row[token]).sum())
+    return TokenLogprobs(token, float(logprobs[token]), rank, [(i, float(logprobs[i])) for i in top])
