@@ -5,10 +5,11 @@
 
 namespace octavo {
 
-void bind_dispatch(nanobind::module_& m);  // dispatch.cpp: which kernel paths this CPU can run
-void bind_dequantize(nanobind::module_& m);  // dequantize.cpp: stored tensors to floats
+void bind_dispatch(nanobind::module_& m);      // dispatch.cpp: which kernel paths this CPU can run
+void bind_dequantize(nanobind::module_& m);    // dequantize.cpp: stored tensors to floats
 void bind_parallel(nanobind::module_& m);      // parallel_bindings.cpp: ThreadPool
 void bind_kv_memory(nanobind::module_& m);     // kv_memory.cpp: KVMemory
 void bind_kernel_tests(nanobind::module_& m);  // kernel_tests.cpp: single kernels, for tests and benchmarks
+void bind_sample(nanobind::module_& m);        // sample_bindings.cpp: sample, uniform
 
 }  // namespace octavo

@@ -48,14 +48,25 @@ struct AttentionArgs {
     size_t scratch_bytes;
 };
 
+// Passes over a row of logits work in blocks of this many, the last one shorter.
+constexpr int kSampleBlock = 256;
+
 struct Kernels {
-    const char* name;  // "portable", "avx2" or "avx512"
-    int lanes;         // float32 lanes of a vector
+    const char* name;                 // "portable", "avx2" or "avx512"
+    int lanes;                        // float32 lanes of a vector
     const Dequantizer* dequantizers;  // [kNumDequantizers], one per stored format
     void (*write_kv)(const WriteKVArgs&, ThreadPool&);
     size_t (*attention_scratch_bytes)(const KVPool&, int num_heads, int max_num_tokens, int max_num_seqs,
                                       int num_threads);
     void (*attention)(const AttentionArgs&, ThreadPool&);
+
+    // Passes over one row of n floats; sampling is built from them (sample.cpp).
+    // The largest value, and that of each block. Sets has_nan; with a NaN the values mean nothing.
+    float (*row_max)(const float* x, int64_t n, float* block_max, bool* has_nan);
+    // p[i] = 2^((x[i] - max) * factor), exactly 0 for -inf and exactly 1 for max; each block's sum, and all. p and
+    // block_sum may be null. No x is above max, factor is positive.
+    double (*row_exp)(const float* x, int64_t n, float max, float factor, float* p, float* block_sum);
+    int64_t (*count_above)(const float* x, int64_t n, float value);
 };
 
 namespace portable {

@@ -17,6 +17,9 @@ const Kernels table = {
     write_kv,
     attention_scratch_bytes,
     attention,
+    row_max,
+    row_exp,
+    count_above,
 };
 
 }  // namespace octavo::OCTAVO_ISA
