@@ -23,6 +23,8 @@ MAX_PAIRS = 1 << 16
 MAX_KEY_BYTES = (1 << 16) - 1
 MAX_STRING_BYTES = 1 << 24
 """One string value; chat templates are the longest and take some kilobytes."""
+MAX_ELEMENT_BYTES = 1 << 16
+"""One string of an array; the longest tokens take some hundred."""
 MAX_STRINGS = 1 << 21
 """Strings and nested arrays in all arrays of a file together; the largest vocabularies hold 2^18."""
 MAX_NESTING = 3
@@ -277,7 +279,10 @@ def _skip_strings(cursor: Cursor, count: int, what: str) -> None:
     for index in range(count):
         if position > last:
             raise cursor.error(what, f"string {index} of {count} passes the end of the file")
-        position += 8 + unpack(data, position)[0]
+        length = unpack(data, position)[0]
+        if length > MAX_ELEMENT_BYTES:
+            raise cursor.error(what, f"string {index} has {length} bytes; at most {MAX_ELEMENT_BYTES} are allowed")
+        position += 8 + length
     if position > cursor.size:
         raise cursor.error(what, f"string {count - 1} of {count} passes the end of the file")
     cursor.position = position

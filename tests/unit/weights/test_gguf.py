@@ -145,12 +145,13 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "strings count 10^6": (gguf_bytes([("k", struct.pack("<I", 9) + array("string", [], 10**6))]), "needs"),
     "string of array past end": (
         gguf_bytes([("k", struct.pack("<IIQ", 9, 8, 2) + struct.pack("<Q", 2**64 - 1) + bytes(64))]),
-        "string 1 of 2",
+        "string 0 has 18446744073709551615 bytes",
     ),
     "last string of array past end": (
-        gguf_bytes([("k", struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 2**40) + bytes(64))]),
+        gguf_bytes([("k", struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 5000) + bytes(64))]),
         "string 0 of 1",
     ),
+    "token of 100 kB": (gguf_bytes([("k", value("string[]", ["x", "y" * 100_000]))]), "string 1 has 100000 bytes"),
     "deep nesting": (gguf_bytes([("k", value("uint8" + "[]" * 5, [[[[[1]]]]]))]), "nested"),
     "very deep nesting": (
         gguf_bytes([("k", struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 100_000)]),
