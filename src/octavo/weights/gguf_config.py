@@ -59,8 +59,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         **_biases(file),
     }
     window = meta.get_int(f"{arch}.attention.sliding_window")
-    if window:
-        config["sliding_window"] = window
+    if window and arch == "llama":  # GGUF files the first Mistral under llama; in Hugging Face a window is its mark
+        config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
     return config | _rope(file, arch, config) | _special_tokens(file, config["vocab_size"])
 
 

@@ -50,6 +50,13 @@ def test_config_has_hugging_face_keys(tmp_path: Path) -> None:
     assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 5000.0}
 
 
+def test_a_window_makes_it_a_mistral(tmp_path: Path) -> None:
+    metadata: dict[str, bytes | None] = {"llama.attention.sliding_window": value("uint32", 48)}
+    config = GGUFCheckpoint(tiny.gguf_file(tmp_path / "m.gguf", tiny.weights(), metadata=metadata)).config
+    assert config["architectures"] == ["MistralForCausalLM"]
+    assert config["sliding_window"] == 48
+
+
 def _rope(tmp_path: Path, **kwargs: Any) -> dict[str, Any]:
     checkpoint = GGUFCheckpoint(tiny.gguf_file(tmp_path / "m.gguf", tiny.weights(), **kwargs))
     rope: dict[str, Any] = checkpoint.config["rope_parameters"]
