@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo import _native
+import octavo._native as _native
 from octavo.weights.checkpoint import FloatArray
 
 MAX_THREADS = 8
