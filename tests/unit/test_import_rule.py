@@ -47,7 +47,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "models": {"numpy", "msgspec"},
     "worker": {"numpy", "msgspec"},
     "executor": {"msgspec"},
-    "engine": {"msgspec", "tokenizers", "jinja2", "zmq"},
+    "engine": {"msgspec", "tokenizers", "jinja2", "zmq", "rich"},
     "server": {"msgspec", "starlette", "uvicorn", "httptools", "prometheus_client"},
     "cli": {"msgspec", "rich"},
 }

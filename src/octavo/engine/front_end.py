@@ -10,7 +10,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
-from octavo.engine.input_processor import InputProcessor
+from octavo.engine.input_processor import InputProcessor, check_text
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ModelFileError, RequestError
 from octavo.messages import EngineInfo
@@ -79,10 +79,8 @@ class FrontEnd:
             guard=self.tokenizer.guard,
             **template_kwargs,
         )
-        try:
-            return self.tokenizer.encode_guarded(text)
-        except UnicodeEncodeError:
-            raise RequestError("messages", message="messages hold half of a surrogate pair, which is no text") from None
+        check_text(text, "messages")
+        return self.tokenizer.encode_guarded(text)
 
 
 def _other_tokenizer(files: TokenizerFiles, path: Path) -> TokenizerFiles:

@@ -105,12 +105,7 @@ class InputProcessor:
     def _encode(self, text: str, param: str) -> list[int]:
         if not text:
             raise RequestError(param, message=f"{param} is empty: give at least one token")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                param, message=f"{param} holds half of a surrogate pair at character {error.start}, which is no text"
-            ) from None
+        check_text(text, param)
         # Far too long a text is refused before the work of tokenising it: no token spells so many characters.
         if len(text) > self._max_tokens * self._tokenizer.max_token_chars:
             raise self._too_long(f"{param} has {len(text)} characters", "")
@@ -169,5 +164,17 @@ class InputProcessor:
         if params.stop and not params.detokenize:
             raise RequestError("stop", params.stop, "left out when detokenize is false")
         for text in params.stop:
-            if any("\ud800" <= char <= "\udfff" for char in text):
-                raise RequestError("stop", text, "text without halves of surrogate pairs")
+            check_text(text, "stop")
+
+
+def check_text(text: str, param: str) -> None:
+    """Refuse a string that no UTF-8 can spell: JSON lets half of a surrogate pair through.
+
+    Raises:
+        RequestError: Naming `param`.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        why = f"holds half of a surrogate pair at character {error.start}, which is no text"
+        raise RequestError(param, message=f"{param} {why}") from None
