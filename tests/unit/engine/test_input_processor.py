@@ -1,0 +1,120 @@
+"""Requests are checked against the model, by name, before anything runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from octavo.engine.input_processor import InputProcessor
+from octavo.engine.tokenizer import Tokenizer
+from octavo.errors import ContextLengthError, RequestError
+from octavo.messages import SamplingParams
+from support.infos import tiny_info
+
+INFO = tiny_info(max_model_len=64, num_blocks=32, eos_token_ids=(2, 7))
+
+
+@pytest.fixture
+def inputs(tinystories: Tokenizer) -> InputProcessor:
+    return InputProcessor(INFO, tinystories)
+
+
+def test_a_request_is_settled(inputs: InputProcessor) -> None:
+    prepared = inputs.prepare("Once upon", SamplingParams(max_tokens=5), tenant="ann", priority=3)
+    request = prepared.request
+    assert prepared.prompt_text == "Once upon"
+    assert request.token_ids == prepared.prompt_token_ids == inputs._tokenizer.encode("Once upon")
+    assert request.num_prompt_tokens == len(request.token_ids)
+    assert request.eos_token_ids == (2, 7), "the model's and the tokenizer's, each once"
+    assert (request.tenant, request.priority, request.max_tokens) == ("ann", 3, 5)
+    assert 0 <= request.seed < 1 << 63 and prepared.params.seed == request.seed == prepared.seed
+    assert inputs.prepare([5, 6], SamplingParams()).prompt_text is None
+
+
+def test_ids_and_seeds_differ_and_a_given_seed_is_kept(inputs: InputProcessor, tinystories: Tokenizer) -> None:
+    several = [inputs.prepare([1], SamplingParams()) for _ in range(50)]
+    assert len({p.request_id for p in several}) == len({p.seed for p in several}) == 50
+    assert inputs.prepare([1], SamplingParams(seed=-5)).seed == -5
+    first, second = (InputProcessor(INFO, tinystories, seed=1).prepare([1], SamplingParams()) for _ in range(2))
+    assert first.seed == second.seed
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ("", "prompt"),
+        ([], "prompt"),
+        ([3, 512], "prompt[1]"),
+        ([-1], "prompt[0]"),
+        ([1, 2, True], "prompt[2]"),
+        ([1, "a"], "prompt[1]"),
+        ([1.0], "prompt[0]"),
+        ([1 << 70], "prompt[0]"),
+        (None, "prompt"),
+        (5, "prompt"),
+        ({"a": 1}, "prompt"),
+        ("a\ud800", "prompt"),
+    ],
+)
+def test_bad_prompts(inputs: InputProcessor, prompt: Any, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        inputs.prepare(prompt, SamplingParams())
+    assert caught.value.param == param
+    with pytest.raises(RequestError) as caught:
+        inputs.prepare(prompt, SamplingParams(), param="prompts[3]")
+    assert caught.value.param == param.replace("prompt", "prompts[3]", 1)
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"stop_token_ids": (512,)}, "stop_token_ids"),
+        ({"logit_bias": {5: 1.0, 512: 1.0}}, "logit_bias"),
+        ({"logit_bias": {1 << 70: 1.0}}, "logit_bias"),
+        ({"stop": ("x",), "detokenize": False}, "stop"),
+        ({"stop": ("\udfff",)}, "stop"),
+        ({"max_tokens": None, "min_tokens": 10**9}, "min_tokens"),
+    ],
+)
+def test_bad_parameters(inputs: InputProcessor, params: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        inputs.prepare([1], SamplingParams(**params))
+    assert caught.value.param == param
+
+
+def test_limits_on_logprobs_are_the_callers(inputs: InputProcessor) -> None:
+    inputs.prepare([1], SamplingParams(logprobs=20, prompt_logprobs=20))
+    inputs.prepare([1], SamplingParams(logprobs=512), max_logprobs=1 << 30)
+    with pytest.raises(RequestError, match="at most 512"):
+        inputs.prepare([1], SamplingParams(logprobs=513), max_logprobs=1 << 30)
+    with pytest.raises(RequestError, match="at most 0"):
+        inputs.prepare([1], SamplingParams(logprobs=1), max_logprobs=0)
+
+
+def test_prompt_and_answer_must_fit_the_context(inputs: InputProcessor) -> None:
+    assert inputs.prepare([1] * 60, SamplingParams(max_tokens=None)).request.max_tokens == 4
+    assert inputs.prepare([1] * 60, SamplingParams(max_tokens=4)).request.max_tokens == 4
+    assert inputs.prepare([1] * 64, SamplingParams(max_tokens=0)).request.max_tokens == 0
+    for length, max_tokens in [(60, 5), (64, 1), (64, None), (65, 0), (1000, None)]:
+        with pytest.raises(ContextLengthError, match=r"prompt has \d+ tokens.*context holds 64"):
+            inputs.prepare([1] * length, SamplingParams(max_tokens=max_tokens))
+
+
+def test_prompt_and_answer_must_fit_the_pool(tinystories: Tokenizer) -> None:
+    """Three blocks besides the null block hold 24 tokens; the last token of an answer is never fed back."""
+    inputs = InputProcessor(msgspec.structs.replace(INFO, num_blocks=4), tinystories)
+    assert inputs.prepare([1] * 20, SamplingParams(max_tokens=None)).request.max_tokens == 5
+    with pytest.raises(ContextLengthError, match="KV memory"):
+        inputs.prepare([1] * 20, SamplingParams(max_tokens=6))
+
+
+def test_a_giant_text_is_refused_without_tokenising_it(inputs: InputProcessor) -> None:
+    start = time.process_time()
+    with pytest.raises(ContextLengthError, match="50000000 characters"):
+        inputs.prepare("a" * 50_000_000, SamplingParams())
+    assert time.process_time() - start < 1
