@@ -6,6 +6,7 @@ NB_MODULE(_native, m) {
     octavo::bind_dequantize(m);
     octavo::bind_parallel(m);
     octavo::bind_kv_memory(m);
+    octavo::bind_program(m);
     octavo::bind_sample(m);
     octavo::bind_kernel_tests(m);
 }

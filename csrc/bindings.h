@@ -11,5 +11,6 @@ void bind_parallel(nanobind::module_& m);      // parallel_bindings.cpp: ThreadP
 void bind_kv_memory(nanobind::module_& m);     // kv_memory.cpp: KVMemory
 void bind_kernel_tests(nanobind::module_& m);  // kernel_tests.cpp: single kernels, for tests and benchmarks
 void bind_sample(nanobind::module_& m);        // sample_bindings.cpp: sample, uniform
+void bind_program(nanobind::module_& m);       // program_bindings.cpp: recorded ops, replayed in one call
 
 }  // namespace octavo

@@ -50,6 +50,58 @@ struct AttentionArgs {
 
 // Passes over a row of logits work in blocks of this many, the last one shorter.
 constexpr int kSampleBlock = 256;
+// Rows of a weight, [num_rows, k], to be put in their place of a packed one. Rows may come in several parts; packing a
+// part touches only its own elements.
+struct PackArgs {
+    const void* rows;  // float32, or bfloat16 bits
+    int64_t first_row;
+    int64_t num_rows;
+    int64_t k;
+    bool bf16;
+    void* packed;  // packed_bytes() long, zero at first
+};
+
+// out = x @ weight.T (+ bias), float32 [num_tokens, n].
+struct LinearArgs {
+    const float* x;  // [num_tokens, k]
+    int64_t x_stride;
+    const void* weight;  // packed
+    bool bf16;
+    int64_t n;
+    int64_t k;
+    const float* bias;  // [n], or null
+    float* out;
+    int64_t out_stride;
+    int num_tokens;
+    void* scratch;  // linear_scratch_bytes() long
+};
+
+// Rows of a packed weight, as float32 [num_tokens, k].
+struct EmbeddingArgs {
+    const void* weight;
+    bool bf16;
+    int64_t k;
+    const int32_t* token_ids;
+    float* out;
+    int num_tokens;
+};
+
+// Ops that treat each row by itself; each uses the fields it needs. Strides are in floats.
+struct RowArgs {
+    const float* x;
+    int64_t x_stride;
+    const float* y;
+    int64_t y_stride;
+    float* out;
+    int64_t out_stride;
+    int num_rows;
+    int width;
+    const float* weight;   // rms_norm: [width]
+    float eps;             // rms_norm
+    const int32_t* index;  // select: source row of each row; rotary: position of each row
+    int head_dim;          // rotary
+    int rotary_half;       // rotary: pairs rotated in a head
+};
 
 struct Kernels {
     const char* name;                 // "portable", "avx2" or "avx512"
@@ -67,6 +119,17 @@ struct Kernels {
     // block_sum may be null. No x is above max, factor is positive.
     double (*row_exp)(const float* x, int64_t n, float max, float factor, float* p, float* block_sum);
     int64_t (*count_above)(const float* x, int64_t n, float value);
+    int64_t (*packed_bytes)(int64_t n, int64_t k, bool bf16);
+    size_t (*linear_scratch_bytes)(int64_t k, int max_num_tokens, bool bf16);
+    void (*pack)(const PackArgs&, ThreadPool&);
+    void (*linear)(const LinearArgs&, ThreadPool&);
+    void (*embedding)(const EmbeddingArgs&, ThreadPool&);
+    void (*rms_norm)(const RowArgs&, ThreadPool&);
+    void (*silu_mul)(const RowArgs&, ThreadPool&);
+    void (*add)(const RowArgs&, ThreadPool&);
+    void (*select)(const RowArgs&, ThreadPool&);
+    // x: cosines and sines [positions][2][rotary_half]; out is rotated in place.
+    void (*rotary)(const RowArgs&, ThreadPool&);
 };
 
 namespace portable {

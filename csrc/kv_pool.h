@@ -13,16 +13,16 @@ struct KVPool {
     uint8_t* base;
     size_t block_bytes;
     int32_t num_blocks;
-    int32_t block_size;    // tokens
+    int32_t block_size;  // tokens
     int32_t num_layers;
     int32_t num_groups;
     int32_t num_kv_heads;
     int32_t head_dim;
-    bool bf16;             // else float32
+    bool bf16;                   // else float32
     const int32_t* layer_group;  // [num_layers], group of each layer
     const int32_t* layer_slot;   // [num_layers], index of the layer inside its group's page
     int32_t layers_per_page;
-    int32_t* tables;       // [num_groups, max_num_seqs, max_blocks_per_seq]
+    int32_t* tables;  // [num_groups, max_num_seqs, max_blocks_per_seq]
     int32_t max_num_seqs;
     int32_t max_blocks_per_seq;
 };

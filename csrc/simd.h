@@ -51,11 +51,12 @@ struct VF {
     // First n lanes from memory, the others zero. Reads nothing past p + n.
     static VF load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(mask(n), p)}; }
     static VF load_bf16(const uint16_t* p) {
-        return {_mm512_castsi512_ps(_mm512_slli_epi32(
-            _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
+        return {_mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
     }
     static VF load_bf16_n(const uint16_t* p, int n) {
-        return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask(n), p)), 16))};
+        return {
+            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask(n), p)), 16))};
     }
     void store(float* p) const { _mm512_storeu_ps(p, v); }
     void store_n(float* p, int n) const { _mm512_mask_storeu_ps(p, mask(n), v); }
@@ -87,8 +88,8 @@ struct VF {
     static VF load(const float* p) { return {_mm256_loadu_ps(p)}; }
     static VF load_n(const float* p, int n) { return {_mm256_maskload_ps(p, mask(n))}; }
     static VF load_bf16(const uint16_t* p) {
-        return {_mm256_castsi256_ps(_mm256_slli_epi32(
-            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
+        return {_mm256_castsi256_ps(
+            _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
     }
     static VF load_bf16_n(const uint16_t* p, int n) {
         if (n >= 8) return load_bf16(p);
@@ -168,8 +169,8 @@ struct VF {
         for (int i = 0; i < n && i < 8; ++i) p[i] = float_to_bf16(v[i]);
     }
 };
-#define OCTAVO_LANEWISE(expression)             \
-    VF r;                                       \
+#define OCTAVO_LANEWISE(expression)                  \
+    VF r;                                            \
     for (int i = 0; i < 8; ++i) r.v[i] = expression; \
     return r;
 inline VF operator+(const VF& a, const VF& b) { OCTAVO_LANEWISE(a.v[i] + b.v[i]) }
@@ -211,8 +212,8 @@ inline float reduce_max(const VF& a) {
     return t[0];
 }
 
-// e^x, relative error below 2e-7 for x in [-87, 88]; inputs outside are clamped (so e^-inf is 1.2e-38, not 0: mask first).
-// Cody-Waite reduction to |r| <= ln2/2 and a degree-6 polynomial (coefficients: Taylor, error 1.3e-8).
+// e^x, relative error below 2e-7 for x in [-87, 88]; inputs outside are clamped (so e^-inf is 1.2e-38, not 0: mask
+// first). Cody-Waite reduction to |r| <= ln2/2 and a degree-6 polynomial (coefficients: Taylor, error 1.3e-8).
 inline VF exp(const VF& x) {
     VF c = min(max(x, VF::set1(-87.3f)), VF::set1(88.0f));
     VF n = round(c * VF::set1(1.44269504f));

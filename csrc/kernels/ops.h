@@ -11,5 +11,15 @@ void attention(const AttentionArgs& args, ThreadPool& pool);
 float row_max(const float* x, int64_t n, float* block_max, bool* has_nan);
 double row_exp(const float* x, int64_t n, float max, float factor, float* p, float* block_sum);
 int64_t count_above(const float* x, int64_t n, float value);
+int64_t packed_bytes(int64_t n, int64_t k, bool bf16);
+size_t linear_scratch_bytes(int64_t k, int max_num_tokens, bool bf16);
+void pack(const PackArgs& args, ThreadPool& pool);
+void linear(const LinearArgs& args, ThreadPool& pool);
+void embedding(const EmbeddingArgs& args, ThreadPool& pool);
+void rms_norm(const RowArgs& args, ThreadPool& pool);
+void silu_mul(const RowArgs& args, ThreadPool& pool);
+void add(const RowArgs& args, ThreadPool& pool);
+void select(const RowArgs& args, ThreadPool& pool);
+void rotary(const RowArgs& args, ThreadPool& pool);
 
 }  // namespace octavo::OCTAVO_ISA

@@ -20,6 +20,16 @@ const Kernels table = {
     row_max,
     row_exp,
     count_above,
+    packed_bytes,
+    linear_scratch_bytes,
+    pack,
+    linear,
+    embedding,
+    rms_norm,
+    silu_mul,
+    add,
+    select,
+    rotary,
 };
 
 }  // namespace octavo::OCTAVO_ISA

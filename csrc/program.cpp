@@ -1,0 +1,330 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+[[noreturn]] void refuse(const std::string& field, const std::string& why) {
+    throw std::invalid_argument(field + ": " + why);
+}
+
+std::string at_index(const char* field, int64_t index, int64_t value) {
+    return std::string(field) + "[" + std::to_string(index) + "] = " + std::to_string(value);
+}
+
+// Positions by which a table of cosines and sines grows.
+constexpr int64_t kRopeStep = 1024;
+
+}  // namespace
+
+Matrix::Matrix(const Kernels& kernels, int64_t n, int64_t k, bool bf16) : kernels(&kernels), n(n), k(k), bf16(bf16) {
+    if (n < 1 || k < 1 || n > INT32_MAX || k > INT32_MAX) refuse("shape", "a matrix needs rows and columns");
+    memory = Memory(size_t(kernels.packed_bytes(n, k, bf16)));
+}
+
+void Matrix::pack(const void* rows, int64_t first_row, int64_t num_rows, ThreadPool& pool) {
+    if (first_row < 0 || num_rows < 0 || first_row > n - num_rows)
+        refuse("first_row", "the rows do not fit the matrix's " + std::to_string(n));
+    kernels->pack({rows, first_row, num_rows, k, bf16, memory.as<void>()}, pool);
+}
+
+// Cosines and sines of one set of frequencies: [positions][2][half], grown as positions are met.
+struct Program::Rope {
+    std::vector<double> inv_freq;
+    double scale;
+    int64_t max_position;
+    std::vector<float> table;
+
+    void serve(int64_t position) {
+        const int64_t half = int64_t(inv_freq.size());
+        int64_t have = half ? int64_t(table.size()) / (2 * half) : 0;
+        if (position < have) return;
+        const int64_t want = std::min(max_position, (position / kRopeStep + 1) * kRopeStep);
+        table.resize(size_t(want * 2 * half));
+        for (; have < want; ++have) {
+            float* row = table.data() + have * 2 * half;
+            for (int64_t i = 0; i < half; ++i) {
+                const double angle = double(have) * inv_freq[size_t(i)];
+                row[i] = float(std::cos(angle) * scale);
+                row[half + i] = float(std::sin(angle) * scale);
+            }
+        }
+    }
+};
+
+struct Program::Op {
+    enum class Kind { kEmbedding, kRmsNorm, kLinear, kRotary, kWriteKV, kAttention, kSiluMul, kAdd, kSelect } kind;
+    View x{};
+    View y{};
+    View out{};
+    const Matrix* matrix = nullptr;
+    std::vector<float> vector{};  // norm weight or bias
+    float number = 0.0f;          // eps or scale
+    int layer = 0;
+    int window = 0;
+    int64_t head_dim = 0;
+    Rope* rope = nullptr;
+};
+
+Program::Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens)
+    : kernels_(kernels), kv_(kv.pool()), pool_(pool), max_num_tokens_(max_num_tokens) {
+    if (max_num_tokens < 1 || max_num_tokens > (1 << 20)) refuse("max_num_tokens", "must be from 1 to 1048576");
+    group_window_.assign(size_t(kv_.num_groups), -1);
+    token_rows_.resize(size_t(max_num_tokens));
+}
+
+Program::~Program() = default;
+
+int Program::add_slot(int64_t width, bool selected) {
+    if (width < 1 || width > INT32_MAX) refuse("width", "must be positive");
+    Memory memory = selected ? Memory() : Memory(size_t(max_num_tokens_ * width) * sizeof(float));
+    slots_.push_back({width, selected, std::move(memory)});
+    return int(slots_.size()) - 1;
+}
+
+void Program::set_output(int slot) { output_ = slot; }
+
+void Program::check_view(const View& view) const {
+    if (view.slot < 0 || view.slot >= int(slots_.size())) refuse("slot", "there is no such slot");
+    if (view.offset < 0 || view.width < 1 || view.offset > slots_[size_t(view.slot)].width - view.width)
+        refuse("view", "reaches outside its slot");
+}
+
+void Program::embedding(const Matrix& table, int out) {
+    const View view{out, 0, table.k};
+    check_view(view);
+    vocab_size_ = std::min(vocab_size_, table.n);
+    Op op{Op::Kind::kEmbedding};
+    op.out = view;
+    op.matrix = &table;
+    ops_.push_back(std::move(op));
+}
+
+void Program::rms_norm(View x, std::vector<float> weight, float eps, int out) {
+    const View view{out, 0, x.width};
+    check_view(x), check_view(view);
+    if (int64_t(weight.size()) != x.width) refuse("weight", "must be as wide as x");
+    Op op{Op::Kind::kRmsNorm};
+    op.x = x, op.out = view, op.vector = std::move(weight), op.number = eps;
+    ops_.push_back(std::move(op));
+}
+
+void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int out) {
+    const View view{out, 0, weight.n};
+    check_view(x), check_view(view);
+    if (weight.k != x.width)
+        refuse("weight", "has " + std::to_string(weight.k) + " columns for an x of " + std::to_string(x.width));
+    if (!bias.empty() && int64_t(bias.size()) != weight.n) refuse("bias", "must be as long as the weight has rows");
+    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.bf16));
+    Op op{Op::Kind::kLinear};
+    op.x = x, op.out = view, op.matrix = &weight, op.vector = std::move(bias);
+    ops_.push_back(std::move(op));
+}
+
+void Program::rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position) {
+    check_view(x);
+    if (head_dim < 1 || x.width % head_dim || int64_t(inv_freq.size()) * 2 > head_dim)
+        refuse("head_dim", "does not fit the width and the frequencies");
+    if (max_position < 1) refuse("max_position", "must be positive");
+    Rope* rope = nullptr;
+    for (auto& known : ropes_)
+        if (known->inv_freq == inv_freq && known->scale == scale && known->max_position == max_position)
+            rope = known.get();
+    if (rope == nullptr) {
+        ropes_.push_back(std::make_unique<Rope>(Rope{std::move(inv_freq), scale, max_position, {}}));
+        rope = ropes_.back().get();
+    }
+    Op op{Op::Kind::kRotary};
+    op.x = x, op.head_dim = head_dim, op.rope = rope;
+    ops_.push_back(std::move(op));
+}
+
+void Program::write_kv(int layer, View key, View value) {
+    check_view(key), check_view(value);
+    const int64_t width = int64_t{kv_.num_kv_heads} * kv_.head_dim;
+    if (layer < 0 || layer >= kv_.num_layers) refuse("layer", "the KV memory has no such layer");
+    if (key.width != width || value.width != width) refuse("key", "must be num_kv_heads * head_dim wide");
+    Op op{Op::Kind::kWriteKV};
+    op.x = key, op.y = value, op.layer = layer;
+    ops_.push_back(std::move(op));
+}
+
+void Program::attention(int layer, View query, float scale, int window, int out) {
+    const View view{out, 0, query.width};
+    check_view(query), check_view(view);
+    if (layer < 0 || layer >= kv_.num_layers) refuse("layer", "the KV memory has no such layer");
+    if (query.width % (int64_t{kv_.num_kv_heads} * kv_.head_dim))
+        refuse("query", "must hold a multiple of num_kv_heads heads");
+    if (window < 0) refuse("window", "must not be negative");
+    max_heads_ = std::max(max_heads_, int(query.width / kv_.head_dim));
+    int32_t& group = group_window_[size_t(kv_.layer_group[layer])];
+    group = group == 0 || window == 0 ? 0 : std::max(group, int32_t(window));
+    Op op{Op::Kind::kAttention};
+    op.x = query, op.out = view, op.number = scale, op.layer = layer, op.window = window;
+    ops_.push_back(std::move(op));
+}
+
+void Program::silu_mul(View gate, View up, int out) {
+    const View view{out, 0, gate.width};
+    check_view(gate), check_view(up), check_view(view);
+    if (gate.width != up.width) refuse("up", "must be as wide as gate");
+    Op op{Op::Kind::kSiluMul};
+    op.x = gate, op.y = up, op.out = view;
+    ops_.push_back(std::move(op));
+}
+
+void Program::add(View x, View y) {
+    check_view(x), check_view(y);
+    if (x.width != y.width) refuse("y", "must be as wide as x");
+    Op op{Op::Kind::kAdd};
+    op.x = x, op.y = y, op.out = x;
+    ops_.push_back(std::move(op));
+}
+
+void Program::select(View x, int out) {
+    const View view{out, 0, x.width};
+    check_view(x), check_view(view);
+    Op op{Op::Kind::kSelect};
+    op.x = x, op.out = view;
+    ops_.push_back(std::move(op));
+}
+
+// --- running ---------------------------------------------------------------------------------------------------------
+
+void Program::check(const StepInput& in) const {
+    if (output_ < 0) refuse("program", "has no output");
+    if (in.num_tokens < 1 || in.num_tokens > max_num_tokens_)
+        refuse("token_ids", std::to_string(in.num_tokens) + " tokens; must be from 1 to the " +
+                                std::to_string(max_num_tokens_) + " compiled for");
+    for (int64_t t = 0; t < in.num_tokens; ++t)
+        if (in.token_ids[t] < 0 || in.token_ids[t] >= vocab_size_)
+            refuse(at_index("token_ids", t, in.token_ids[t]), "outside the vocabulary");
+    if (in.query_start_loc[0] != 0 || in.query_start_loc[in.num_seqs] != in.num_tokens)
+        refuse("query_start_loc", "must run from 0 to the number of tokens");
+    const int64_t capacity = int64_t{kv_.max_blocks_per_seq} * kv_.block_size;
+    for (int64_t i = 0; i < in.num_seqs; ++i) {
+        const int64_t first = in.query_start_loc[i], last = in.query_start_loc[i + 1];
+        if (last <= first) refuse(at_index("query_start_loc", i + 1, last), "a sequence without new tokens");
+        if (in.batch_rows[i] < 0 || in.batch_rows[i] >= kv_.max_num_seqs)
+            refuse(at_index("batch_rows", i, in.batch_rows[i]), "there is no such row");
+        if (in.seq_lens[i] < last - first || in.seq_lens[i] > capacity)
+            refuse(at_index("seq_lens", i, in.seq_lens[i]), "does not fit the new tokens or the block table");
+        for (int64_t t = first; t < last; ++t)
+            if (in.positions[t] != in.seq_lens[i] - last + t)
+                refuse(at_index("positions", t, in.positions[t]), "new tokens must be the sequence's last ones");
+    }
+    for (int64_t s = 0; s < in.num_selected; ++s)
+        if (in.logits_tokens[s] < (s ? in.logits_tokens[s - 1] + 1 : 0) || in.logits_tokens[s] >= in.num_tokens)
+            refuse(at_index("logits_tokens", s, in.logits_tokens[s]), "must ascend within the new tokens");
+    check_tables(in);
+}
+
+// Every block that the step will read or write must exist; entries below a group's window are not looked at.
+void Program::check_tables(const StepInput& in) const {
+    for (int32_t group = 0; group < kv_.num_groups; ++group) {
+        const int32_t window = group_window_[size_t(group)];
+        if (window < 0) continue;  // no layer of this program attends through it
+        for (int64_t i = 0; i < in.num_seqs; ++i) {
+            const int32_t* table =
+                kv_.tables + (int64_t{group} * kv_.max_num_seqs + in.batch_rows[i]) * kv_.max_blocks_per_seq;
+            const int64_t oldest = in.seq_lens[i] - (in.query_start_loc[i + 1] - in.query_start_loc[i]);
+            const int64_t start = window == 0 ? 0 : std::max<int64_t>(0, oldest - window + 1);
+            const int64_t end = (in.seq_lens[i] - 1) / kv_.block_size;
+            for (int64_t column = start / kv_.block_size; column <= end; ++column)
+                if (table[column] < 1 || table[column] >= kv_.num_blocks)
+                    refuse(at_index("block_tables", column, table[column]), "row " + std::to_string(in.batch_rows[i]) +
+                                                                                " of group " + std::to_string(group) +
+                                                                                " needs a block there");
+        }
+    }
+}
+
+void Program::prepare(const StepInput& in) {
+    if (attention_scratch_.size() == 0 && max_heads_ > 0)
+        attention_scratch_ =
+            Memory(std::max<size_t>(64, kernels_.attention_scratch_bytes(kv_, max_heads_, int(max_num_tokens_),
+                                                                         kv_.max_num_seqs, pool_.size())));
+    if (linear_scratch_.size() == 0 && linear_scratch_bytes_ > 0)
+        linear_scratch_ = Memory(linear_scratch_bytes_ * size_t(max_num_tokens_));
+    if (in.num_selected > max_selected_) {
+        max_selected_ = in.num_selected;
+        for (Slot& slot : slots_)
+            if (slot.selected) slot.memory = Memory(size_t(max_selected_ * slot.width) * sizeof(float));
+    }
+    for (int64_t i = 0; i < in.num_seqs; ++i) {
+        std::fill(token_rows_.begin() + in.query_start_loc[i], token_rows_.begin() + in.query_start_loc[i + 1],
+                  in.batch_rows[i]);
+        for (auto& rope : ropes_) {
+            if (in.seq_lens[i] > rope->max_position)
+                refuse(at_index("seq_lens", i, in.seq_lens[i]), "past the last position of the rotary embedding");
+            rope->serve(in.seq_lens[i] - 1);
+        }
+    }
+}
+
+float* Program::at(const View& view) const { return slots_[size_t(view.slot)].memory.as<float>() + view.offset; }
+
+int64_t Program::rows_of(int slot, const StepInput& in) const {
+    return slots_[size_t(slot)].selected ? in.num_selected : in.num_tokens;
+}
+
+int64_t Program::output_rows(const StepInput& in) const { return rows_of(output_, in); }
+int64_t Program::output_width() const { return slots_[size_t(output_)].width; }
+
+void Program::execute(const Op& op, const StepInput& in) {
+    const auto stride = [&](const View& view) { return slots_[size_t(view.slot)].width; };
+    RowArgs rows{};
+    rows.x = at(op.x), rows.x_stride = stride(op.x);
+    rows.y = at(op.y), rows.y_stride = stride(op.y);
+    rows.out = at(op.out), rows.out_stride = stride(op.out);
+    rows.num_rows = int(rows_of(op.out.slot, in));
+    rows.width = int(op.x.width);
+    switch (op.kind) {
+        case Op::Kind::kEmbedding:
+            return kernels_.embedding(
+                {op.matrix->memory.as<void>(), op.matrix->bf16, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
+                pool_);
+        case Op::Kind::kLinear:
+            return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.as<void>(), op.matrix->bf16, op.matrix->n,
+                                    op.matrix->k, op.vector.empty() ? nullptr : op.vector.data(), rows.out,
+                                    rows.out_stride, rows.num_rows, linear_scratch_.as<void>()},
+                                   pool_);
+        case Op::Kind::kWriteKV:
+            return kernels_.write_kv({&kv_, op.layer, rows.x, rows.x_stride, rows.y, rows.y_stride, in.positions,
+                                      token_rows_.data(), int(in.num_tokens)},
+                                     pool_);
+        case Op::Kind::kAttention:
+            return kernels_.attention(
+                {&kv_, op.layer, rows.x, rows.x_stride, rows.out, rows.out_stride, int(op.x.width / kv_.head_dim),
+                 op.number, op.window, in.batch_rows, in.query_start_loc, in.seq_lens, int(in.num_seqs),
+                 attention_scratch_.as<void>(), attention_scratch_.size()},
+                pool_);
+        case Op::Kind::kRmsNorm:
+            rows.weight = op.vector.data(), rows.eps = op.number;
+            return kernels_.rms_norm(rows, pool_);
+        case Op::Kind::kRotary:
+            rows.out = at(op.x), rows.out_stride = stride(op.x), rows.num_rows = int(rows_of(op.x.slot, in));
+            rows.x = op.rope->table.data(), rows.index = in.positions;
+            rows.head_dim = int(op.head_dim), rows.rotary_half = int(op.rope->inv_freq.size());
+            return kernels_.rotary(rows, pool_);
+        case Op::Kind::kSiluMul:
+            return kernels_.silu_mul(rows, pool_);
+        case Op::Kind::kAdd:
+            return kernels_.add(rows, pool_);
+        case Op::Kind::kSelect:
+            rows.index = in.logits_tokens;
+            return kernels_.select(rows, pool_);
+    }
+}
+
+const float* Program::run(const StepInput& input) {
+    check(input);
+    prepare(input);
+    for (const Op& op : ops_) execute(op, input);
+    return slots_[size_t(output_)].memory.as<float>();
+}
+
+}  // namespace octavo

@@ -1,0 +1,108 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <tuple>
+
+#include "bindings.h"
+#include "program.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+using Int32s = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ViewTuple = std::tuple<int, int64_t, int64_t>;  // slot, offset, width
+
+View view(const ViewTuple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
+
+void pack(Matrix& self, const Rows& rows, int64_t first_row, ThreadPool& pool) {
+    const nb::dlpack::dtype wanted = self.bf16 ? nb::dtype<uint16_t>() : nb::dtype<float>();
+    if (rows.dtype() != wanted)
+        throw std::invalid_argument(self.bf16 ? "rows: must be uint16 holding bfloat16 bits" : "rows: must be float32");
+    if (int64_t(rows.shape(1)) != self.k)
+        throw std::invalid_argument("rows: must have " + std::to_string(self.k) + " columns");
+    nb::gil_scoped_release release;
+    self.pack(rows.data(), first_row, int64_t(rows.shape(0)), pool);
+}
+
+// The result views the program's own memory: valid until the next run.
+nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& token_ids, const Int32s& positions,
+                                               const Int32s& batch_rows, const Int32s& query_start_loc,
+                                               const Int32s& seq_lens, const Int32s& logits_tokens) {
+    if (positions.size() != token_ids.size()) throw std::invalid_argument("positions: must be as long as token_ids");
+    if (query_start_loc.size() != batch_rows.size() + 1 || seq_lens.size() != batch_rows.size())
+        throw std::invalid_argument("query_start_loc, seq_lens: must match batch_rows");
+    const StepInput input{token_ids.data(),
+                          positions.data(),
+                          batch_rows.data(),
+                          query_start_loc.data(),
+                          seq_lens.data(),
+                          logits_tokens.data(),
+                          int64_t(token_ids.size()),
+                          int64_t(batch_rows.size()),
+                          int64_t(logits_tokens.size())};
+    const float* result = nullptr;
+    {
+        nb::gil_scoped_release release;
+        result = self.run(input);
+    }
+    return {const_cast<float*>(result), {size_t(self.output_rows(input)), size_t(self.output_width())}, nb::find(self)};
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+    nb::class_<Matrix>(m, "Matrix", "A weight [n, k] in the panels of one kernel path.")
+        .def(
+            "__init__",
+            [](Matrix* self, int64_t n, int64_t k, bool bf16, const std::string& isa) {
+                new (self) Matrix(kernels_for(isa), n, k, bf16);
+            },
+            nb::arg("n"), nb::arg("k"), nb::arg("bf16"), nb::arg("isa"))
+        .def("pack", &pack, nb::arg("rows"), nb::arg("first_row"), nb::arg("pool"),
+             "Put rows [num_rows, k], float32 or bfloat16 bits, at `first_row`.")
+        .def_ro("n", &Matrix::n)
+        .def_ro("k", &Matrix::k)
+        .def_prop_ro("nbytes", [](const Matrix& self) { return self.memory.size(); });
+
+    nb::class_<Program>(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).")
+        .def(
+            "__init__",
+            [](Program* self, const std::string& isa, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens) {
+                new (self) Program(kernels_for(isa), kv, pool, max_num_tokens);
+            },
+            nb::arg("isa"), nb::arg("kv"), nb::arg("pool"), nb::arg("max_num_tokens"), nb::keep_alive<1, 3>(),
+            nb::keep_alive<1, 4>())
+        .def("add_slot", &Program::add_slot, nb::arg("width"), nb::arg("selected"))
+        .def("set_output", &Program::set_output, nb::arg("slot"))
+        .def("embedding", &Program::embedding, nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>())
+        .def("rms_norm", [](Program& self, const ViewTuple& x, std::vector<float> weight, float eps,
+                            int out) { self.rms_norm(view(x), std::move(weight), eps, out); })
+        .def(
+            "linear",
+            [](Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, int out) {
+                self.linear(view(x), weight, std::move(bias), out);
+            },
+            nb::keep_alive<1, 3>())
+        .def("rotary",
+             [](Program& self, const ViewTuple& x, std::vector<double> inv_freq, double scale, int64_t head_dim,
+                int64_t max_position) { self.rotary(view(x), std::move(inv_freq), scale, head_dim, max_position); })
+        .def("write_kv", [](Program& self, int layer, const ViewTuple& key,
+                            const ViewTuple& value) { self.write_kv(layer, view(key), view(value)); })
+        .def("attention", [](Program& self, int layer, const ViewTuple& query, float scale, int window,
+                             int out) { self.attention(layer, view(query), scale, window, out); })
+        .def("silu_mul", [](Program& self, const ViewTuple& gate, const ViewTuple& up,
+                            int out) { self.silu_mul(view(gate), view(up), out); })
+        .def("add", [](Program& self, const ViewTuple& x, const ViewTuple& y) { self.add(view(x), view(y)); })
+        .def("select", [](Program& self, const ViewTuple& x, int out) { self.select(view(x), out); })
+        .def("run", &run, nb::arg("token_ids"), nb::arg("positions"), nb::arg("batch_rows"), nb::arg("query_start_loc"),
+             nb::arg("seq_lens"), nb::arg("logits_tokens"),
+             "One step, in one call. The array views the program's memory and is valid until the next run.");
+}
+
+}  // namespace octavo

@@ -1,0 +1,255 @@
+"""The CPU back end: the decoder runs once to record a program, which native code replays in one call per step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import octavo._native as _native
+from octavo.backends.protocol import (
+    Array,
+    Float32Array,
+    KVShape,
+    Ops,
+    RopeParams,
+    SampleBatch,
+    SampleOutput,
+    StepBatch,
+    Tensor,
+    Weight,
+)
+from octavo.errors import ConfigError
+
+_ARITHMETIC = {
+    ("avx512", "bfloat16"): "bfloat16 dot products (vdpbf16ps), float32 sums",
+    ("avx512", "float32"): "float32 FMA, 16 lanes",
+    ("avx2", "bfloat16"): "bfloat16 weights widened to float32, FMA, 8 lanes",
+    ("avx2", "float32"): "float32 FMA, 8 lanes",
+    ("portable", "bfloat16"): "bfloat16 weights widened to float32, multiply and add",
+    ("portable", "float32"): "float32 multiply and add",
+}
+
+
+class _View(msgspec.Struct, frozen=True):
+    """A tensor while recording: columns `offset : offset + width` of value `root`."""
+
+    root: int
+    offset: int
+    width: int
+
+
+class _Value(msgspec.Struct):
+    """Something an op produced: its width, which rows it has, and when it is last read."""
+
+    width: int
+    selected: bool
+    last_use: int
+
+
+class _Recorder:
+    """Implements `Ops` by writing down what is to be done. `rotary` and `add` work in place, as the protocol allows."""
+
+    def __init__(self) -> None:
+        self.values: list[_Value] = []
+        self.calls: list[tuple[str, int | None, tuple[Any, ...]]] = []
+        """Method of the native program, the value it produces (None: none), and its arguments before the output."""
+
+    def embedding(self, table: Weight) -> Tensor:
+        return self._record("embedding", table.k, (table,))
+
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        return self._record("rms_norm", x.width, (x, weight, eps), like=x)
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+        return self._record("linear", weight.n, (x, weight, [] if bias is None else bias), like=x)
+
+    def split(self, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        starts = np.cumsum([0, *widths]).tolist()
+        return [_View(x.root, x.offset + start, width) for start, width in zip(starts, widths, strict=False)]
+
+    def rotary(self, x: Tensor, rope: RopeParams, head_dim: int) -> Tensor:
+        self._record("rotary", None, (x, list(rope.inv_freq), rope.scale, head_dim, rope.max_position))
+        return x
+
+    def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
+        self._record("write_kv", None, (layer, key, value))
+
+    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+        return self._record("attention", query.width, (layer, query, scale, window or 0), like=query)
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        return self._record("silu_mul", gate.width, (gate, up), like=gate)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        self._record("add", None, (x, y))
+        return x
+
+    def select(self, x: Tensor) -> Tensor:
+        return self._record("select", x.width, (x,), selected=True)
+
+    def _record(
+        self,
+        method: str,
+        width: int | None,
+        arguments: tuple[Any, ...],
+        *,
+        like: Tensor | None = None,
+        selected: bool = False,
+    ) -> Tensor:
+        step = len(self.calls)
+        for argument in arguments:
+            if isinstance(argument, _View):
+                self.values[argument.root].last_use = step
+        if width is None:
+            self.calls.append((method, None, arguments))
+            return None
+        selected = selected or (like is not None and self.values[like.root].selected)
+        self.values.append(_Value(width, selected, step))
+        root = len(self.values) - 1
+        self.calls.append((method, root, arguments))
+        return _View(root, 0, width)
+
+
+class _Slots:
+    """Gives values that are alive at different times the same memory."""
+
+    def __init__(self, program: _native.Program) -> None:
+        self._program = program
+        self._free: dict[tuple[int, bool], list[int]] = {}
+
+    def take(self, value: _Value) -> int:
+        free = self._free.get((value.width, value.selected))
+        return free.pop() if free else self._program.add_slot(value.width, value.selected)
+
+    def give_back(self, value: _Value, slot: int) -> None:
+        self._free.setdefault((value.width, value.selected), []).append(slot)
+
+
+class CpuProgram:
+    """See `protocol.Program`. One native call per step."""
+
+    def __init__(self, native: _native.Program) -> None:
+        self._native = native
+
+    def run(self, batch: StepBatch) -> Float32Array:
+        return self._native.run(
+            batch.token_ids,
+            batch.positions,
+            batch.batch_rows,
+            batch.query_start_loc,
+            batch.seq_lens,
+            batch.logits_tokens,
+        )
+
+
+class CpuBackend:
+    """See `protocol.Backend`.
+
+    Args:
+        dtype: "bfloat16" or "float32": weights as stored in memory, and the arithmetic of `linear`.
+        num_threads: Compute threads; None takes the cores that affinity and cgroup allow.
+        isa: "avx512", "avx2" or "portable"; None reads OCTAVO_ISA, else takes the best this CPU has.
+
+    Raises:
+        ConfigError: If the dtype is unknown or this CPU lacks the path asked for.
+    """
+
+    name = "cpu"
+
+    def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
+        if dtype not in ("bfloat16", "float32"):
+            raise ConfigError("dtype", dtype, "bfloat16 or float32")
+        self.dtype = dtype
+        self.isa = chosen_path(isa)
+        self._pool = _native.ThreadPool(num_threads or 0)
+
+    @staticmethod
+    def default_dtype() -> str:
+        """bfloat16 where the CPU multiplies it natively."""
+        return "bfloat16" if chosen_path(None) == "avx512" else "float32"
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kernel_path": self.isa,
+            "num_threads": str(self._pool.size),
+            "dtype": self.dtype,
+            "arithmetic": _ARITHMETIC[self.isa, self.dtype],
+            "kernels": ", ".join(f"{self.isa}::{name}" for name in ("linear", "attention", "rms_norm", "sample")),
+        }
+
+    def matrix(self, parts: Sequence[Array]) -> Weight:
+        bf16 = self.dtype == "bfloat16"
+        matrix = _native.Matrix(sum(len(part) for part in parts), parts[0].shape[1], bf16, self.isa)
+        start = 0
+        for part in parts:
+            matrix.pack(_as_stored(part, bf16), start, self._pool)
+            start += len(part)
+        return matrix
+
+    def vector(self, data: Array) -> Weight:
+        return _as_stored(data, False).tolist()
+
+    def allocate_kv(self, shape: KVShape) -> _native.KVMemory:
+        kv = _native.KVMemory(
+            layer_groups=list(shape.layer_groups),
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=shape.dtype,
+            block_size=shape.block_size,
+            num_blocks=shape.num_blocks,
+            max_num_seqs=shape.max_num_seqs,
+            max_blocks_per_seq=shape.max_blocks_per_seq,
+        )
+        kv.shape = shape
+        return kv
+
+    def compile(self, build: Callable[[Ops], Tensor], kv: _native.KVMemory, max_num_tokens: int) -> CpuProgram:
+        recorder = _Recorder()
+        result = build(recorder)
+        recorder.values[result.root].last_use = len(recorder.calls)
+        native = _native.Program(self.isa, kv, self._pool, max_num_tokens)
+        slots, place = _Slots(native), dict[int, int]()
+        for step, (method, root, arguments) in enumerate(recorder.calls):
+            if root is not None:
+                place[root] = slots.take(recorder.values[root])
+            placed = [(place[a.root], a.offset, a.width) if isinstance(a, _View) else a for a in arguments]
+            getattr(native, method)(*placed, *([] if root is None else [place[root]]))
+            for dead in [r for r in place if recorder.values[r].last_use == step]:
+                slots.give_back(recorder.values[dead], place.pop(dead))
+        native.set_output(place[result.root])
+        return CpuProgram(native)
+
+    def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:
+        fields = (getattr(batch, name) for name in SampleBatch.__struct_fields__)
+        chosen = _native.sample(logits, *fields, pool=self._pool, isa=self.isa)
+        return SampleOutput(**dict(zip(SampleOutput.__struct_fields__, chosen, strict=True)))
+
+    def close(self) -> None:
+        """Threads stop when the last program that uses them is gone."""
+
+
+def chosen_path(isa: str | None) -> str:
+    """The kernel path for a wish, OCTAVO_ISA, or the best there is.
+
+    Raises:
+        ConfigError: If this CPU lacks the path asked for.
+    """
+    supported = _native.supported_paths()
+    wanted = isa or os.environ.get("OCTAVO_ISA") or supported[0]
+    if wanted not in supported:
+        raise ConfigError("isa", wanted, f"one that this CPU has: {', '.join(supported)}")
+    return wanted
+
+
+def _as_stored(array: Array, bf16: bool) -> Array:
+    """float32 or bfloat16 bits, whichever the kernels want, from either."""
+    if bf16 == (array.dtype == np.uint16):
+        return np.ascontiguousarray(array)
+    if bf16:
+        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return (array.astype(np.uint32) << 16).view(np.float32)
