@@ -62,7 +62,8 @@ class ReferenceKVMemory:
         self.blocks[list(blocks)] = 0
 
     def export_block(self, block: int) -> bytes:
-        return self.blocks[block].tobytes()
+        data: bytes = self.blocks[block].tobytes()
+        return data
 
     def import_block(self, block: int, data: bytes) -> None:
         if len(data) != self.shape.bytes_per_block:
