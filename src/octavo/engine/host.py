@@ -128,8 +128,7 @@ class InlineHost:
     def _step(self, loop: EngineLoop) -> Batch | None:
         self._news.clear()
         try:
-            while self._inbox:
-                self._inbox.popleft()(loop)
+            self._obey(loop)
             if not loop.has_work:
                 return None
             batch = loop.step()
@@ -140,14 +139,27 @@ class InlineHost:
             self._stats = batch.stats
         return batch if batch.deltas or batch.stats is not None else None
 
+    def _obey(self, loop: EngineLoop) -> None:
+        while self._inbox:
+            self._inbox.popleft()(loop)
+
     def stats(self) -> EngineStats:
+        if self._stepping.acquire(blocking=False):  # between steps the truth is at hand
+            try:
+                if self._loop is not None and self._dead is None:
+                    self._obey(self._loop)
+                    self._stats = self._loop.core.stats()
+            finally:
+                self._stepping.release()
         return self._stats
 
     def audit(self) -> list[str]:
         with self._stepping:
             if self._loop is None:
                 raise EngineDeadError("the engine is not running")
-            return self._loop.core.audit()
+            self._obey(self._loop)
+            broken: list[str] = self._loop.core.audit()
+            return broken
 
     def close(self) -> None:
         with self._stepping:

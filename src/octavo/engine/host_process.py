@@ -7,6 +7,7 @@ the parent is gone.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ import zmq
 from octavo.engine import wire
 from octavo.engine.build import build_engine
 from octavo.engine.loop import EngineLoop
+
+_LOG = logging.getLogger("octavo.engine")
 
 
 def _end_with_parent() -> None:
@@ -65,7 +68,7 @@ class _Server:
         try:
             command = wire.decode_command(raw)
         except msgspec.DecodeError:
-            print("octavo engine: dropped a message that is no command", file=sys.stderr)
+            _LOG.warning("dropped a message that is no command")
             return
         match command:
             case wire.Add(request):
@@ -74,8 +77,10 @@ class _Server:
                 self._loop.abort(request_id, index)
             case wire.Audit(number):
                 self._events.send(wire.encode(wire.Audited(number, self._loop.core.audit())))
-            case _:
+            case wire.Stop():
                 self._stopped = True
+            case wire.Start():
+                _LOG.warning("dropped a second start")
 
 
 def main() -> int:

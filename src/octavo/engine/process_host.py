@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ from octavo.engine.resume import LiveRequest
 from octavo.errors import EngineDeadError
 from octavo.messages import EngineInfo, EngineRequest, EngineStats
 from octavo.weights.sources import ModelFiles
+
+_LOG = logging.getLogger("octavo.engine")
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 60.0
@@ -247,7 +250,7 @@ class ProcessHost:
             child.close(kill=True)
         if len(self._deaths_s) > MAX_RESTARTS or self._what is None:
             self._die(f"{error}, {len(self._deaths_s)} times in {RESTART_WINDOW_S:.0f} seconds")
-        print(f"octavo: {error}; starting a new one", file=sys.stderr)
+        _LOG.warning("%s; starting a new one", error)
         try:
             child, _ = self._spawn(self._what)
         except Exception as failure:
