@@ -2,4 +2,5 @@
 
 from pathlib import Path
 
-TINYSTORIES = Path(__file__).parents[1] / "data" / "tinystories-llama-280k"
+TESTS = Path(__file__).parents[1]
+TINYSTORIES = TESTS / "data" / "tinystories-llama-280k"

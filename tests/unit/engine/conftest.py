@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
+from octavo.engine.host import Host, make_host
 from octavo.engine.tokenizer import Tokenizer
 from octavo.weights.checkpoint import TokenizerFiles
 from octavo.weights.sources import open_checkpoint, resolve
-from support.paths import TINYSTORIES
+from support.hosts import FILES, scripted_config
+from support.paths import TESTS, TINYSTORIES
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +35,20 @@ def smollm2_files() -> TokenizerFiles:
 @pytest.fixture(scope="session")
 def smollm2(smollm2_files: TokenizerFiles) -> Tokenizer:
     return Tokenizer.load(smollm2_files)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Host]]:
+    """Starts hosts with a scripted executor; they are closed when the test ends."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    hosts: list[Host] = []
+
+    def make(kind: str, executor: str = "ScriptedExecutor", **settings: Any) -> Host:
+        host = make_host(kind)
+        hosts.append(host)
+        host.start(scripted_config(executor, **settings), FILES)
+        return host
+
+    yield make
+    for host in hosts:
+        host.close()

@@ -1,0 +1,193 @@
+"""What only a process can do: die, and go on as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from octavo.engine import wire
+from octavo.engine.host import Host
+from octavo.engine.process_host import MAX_RESTARTS, ProcessHost
+from octavo.errors import EngineDeadError
+from support.hosts import collect, first_tokens, request, tokens, wait_idle
+from support.paths import TESTS
+from support.processes import is_running, wait_gone
+from support.scripted import answer
+
+Start = Callable[..., Host]
+
+
+def started(start: Start, executor: str = "ScriptedExecutor") -> ProcessHost:
+    host = start("process", executor)
+    assert isinstance(host, ProcessHost) and host.pid is not None
+    return host
+
+
+def kill(host: ProcessHost) -> None:
+    assert host.pid is not None
+    os.kill(host.pid, signal.SIGKILL)
+
+
+def test_a_killed_engine_goes_on_with_every_answer(start: Start) -> None:
+    """Twice, in the middle: the clients see a pause, and no token twice or never."""
+    host = started(start, "SlowExecutor")
+    prompts = {i: [1, 60 + i] for i in range(1, 5)}
+    for i, prompt in prompts.items():
+        host.submit(request(i, prompt, max_tokens=60, logprobs=1, n=1 + (i == 4)))
+    wanted = {(i, 0) for i in prompts} | {(4, 1)}
+    got: dict[tuple[int, int], list[int]] = {key: [] for key in wanted}
+    pids: set[int | None] = set()
+    while len(pids) < 2:
+        for delta in first_tokens(host) + first_tokens(host):
+            got[delta.request_id, delta.index] += delta.token_ids
+        if host.pid not in pids:
+            pids.add(host.pid)
+            kill(host)
+    for key, deltas in collect(host, wanted).items():
+        got[key] += tokens(deltas)
+    pids.add(host.pid)
+    assert len(pids) == 3, "it did not die twice"
+    for i, index in wanted:
+        assert got[i, index] == answer(prompts[i], 100 + i, 60, index)
+    wait_idle(host)
+    assert host.audit() == []
+
+
+def test_a_crash_in_native_code_goes_on_too(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    host = started(start, "DyingExecutor")
+    host.submit(request(1, [1, 9], max_tokens=40))
+    assert tokens(collect(host, {(1, 0)})[1, 0]) == answer([1, 9], 101, 40)
+    assert "starting a new one" in caplog.text
+
+
+def test_aborts_and_submits_during_a_restart_are_kept(start: Start) -> None:
+    host = started(start, "SlowExecutor")
+    host.submit(request(1, [1, 2], max_tokens=200))
+    host.submit(request(2, [1, 3], max_tokens=10))
+    first = first_tokens(host)
+    restarting = threading.Thread(target=kill, args=(host,))
+    restarting.start()
+    restarting.join()
+    host.abort(1)
+    host.submit(request(3, [1, 4], max_tokens=10))
+    got = collect(host, {(2, 0), (3, 0)})
+    assert tokens([d for d in first if d.request_id == 2] + got[2, 0]) == answer([1, 3], 102, 10)
+    assert tokens(got[3, 0]) == answer([1, 4], 103, 10)
+    assert (1, 0) not in got
+    wait_idle(host)
+
+
+def test_an_engine_that_dies_again_and_again_stays_dead(start: Start) -> None:
+    host = started(start)
+    for _ in range(MAX_RESTARTS):
+        old = host.pid
+        kill(host)
+        while host.pid in (old, None):
+            host.next_batch(0.1)
+        assert host.alive
+    kill(host)
+    host.submit(request(1, [1, 2]))
+    with pytest.raises(EngineDeadError, match=rf"{MAX_RESTARTS + 1} times"):
+        collect(host, {(1, 0)})
+    assert not host.alive and host.pid is None
+
+
+def test_an_unexpected_load_error_is_told(start: Start) -> None:
+    with pytest.raises(EngineDeadError, match="ZeroDivisionError"):
+        start("process", "BrokenExecutor")
+
+
+def test_the_socket_is_private_and_gone_afterwards(start: Start) -> None:
+    host = started(start)
+    folder = host._folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_ISSOCK(path.stat().st_mode) for path in folder.iterdir())
+    pid = host.pid
+    host.close()
+    assert not folder.exists()
+    assert pid is not None and not is_running(pid)
+
+
+def test_signals_to_the_group_do_not_stop_the_engine(start: Start) -> None:
+    """The parent drains first; Ctrl-C in a terminal reaches the engine too."""
+    host = started(start, "SlowExecutor")
+    host.submit(request(1, [1, 2], max_tokens=20))
+    first = first_tokens(host)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert host.pid is not None
+        os.kill(host.pid, number)
+    pid = host.pid
+    assert tokens(first + collect(host, {(1, 0)})[1, 0]) == answer([1, 2], 101, 20)
+    assert host.pid == pid
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"\x00", b"\x80\x04c__builtin__\nprint\n.", msgspec.msgpack.encode(["start", b"x"])]
+)
+def test_junk_is_dropped(start: Start, junk: bytes) -> None:
+    host = started(start)
+    child = host._child
+    assert child is not None
+    child._commands.send(junk)
+    host.submit(request(1, [1, 2], max_tokens=3))
+    assert tokens(collect(host, {(1, 0)})[1, 0]) == answer([1, 2], 101, 3)
+
+
+def test_the_engine_dies_with_its_parent(tmp_path: Path) -> None:
+    """Even when the parent is killed and the engine is in the middle of a step."""
+    script = """
+import sys
+from support.hosts import FILES, first_tokens, request, scripted_config
+from octavo.engine.host import make_host
+host = make_host("process")
+host.start(scripted_config("SlowExecutor"), FILES)
+host.submit(request(1, [1, 2], max_tokens=200))
+first_tokens(host)
+print(host.pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None and parent.stdin is not None
+    pid = int(parent.stdout.readline())
+    assert is_running(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdin.close()
+    parent.stdout.close()
+    assert wait_gone(pid)
+
+
+def test_messages_survive_the_wire() -> None:
+    sent = request(7, [1, 2], n=2, logit_bias={5: -1.5}, stop=["a"], stop_token_ids=[9], logprobs=3, seed=-4)
+    for command in (wire.Add(sent), wire.Abort(7, None), wire.Abort(7, 1), wire.Audit(3), wire.Stop()):
+        assert wire.decode_command(wire.encode(command)) == command
+
+
+def test_a_paused_step_does_not_block_the_front_end(start: Start) -> None:
+    """A stopped process takes requests into its socket; nobody waits but for tokens."""
+    host = started(start)
+    assert host.pid is not None
+    os.kill(host.pid, signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        for i in range(1, 200):
+            host.submit(request(i, [1, i], max_tokens=1))
+        assert time.monotonic() - began_s < 2
+    finally:
+        os.kill(host.pid, signal.SIGCONT)
+    collect(host, {(i, 0) for i in range(1, 200)})
