@@ -5,20 +5,28 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL = $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+PYTHON_DIRS := src tests benchmarks scripts
+CXX_SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.cpp csrc/kernels/*.h)
 
-NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.cpp csrc/kernels/*.h) CMakeLists.txt pyproject.toml
+NATIVE := $(CXX_SOURCES) CMakeLists.txt pyproject.toml
 
-.PHONY: help serve test test-torch test-full check format build model bench sanitize clean
+# Steps share one environment: two at once would trip over each other.
+.NOTPARALLEL:
+.PHONY: help serve test test-torch test-full check format build model bench size docs sanitize clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.tools:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q "scikit-build-core>=0.11" "nanobind>=2.9" "cmake>=3.26" "ninja>=1.11"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Octavo needs Python 3.11 or newer: make PYTHON=/path/to/python3 ..."; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q "scikit-build-core>=0.11" "nanobind>=2.9" "cmake>=3.26" "ninja>=1.11"
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE)
-	$(BIN)/pip install -q --no-build-isolation -e .
+	@echo "compiling and installing Octavo (a minute or two the first time) ..."
+	@$(BIN)/pip install -q --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
@@ -51,15 +59,27 @@ test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
 
 check: $(VENV)/.check  ## format, lint and types, as CI does
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
+	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror csrc/*.cpp csrc/*.h csrc/kernels/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 
 format: $(VENV)/.check  ## format everything
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/clang-format -i csrc/*.cpp csrc/*.h csrc/kernels/*.cpp
+	$(BIN)/ruff format $(PYTHON_DIRS)
+	$(BIN)/ruff check --fix $(PYTHON_DIRS)
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: $(VENV)/.installed model  ## start time, scheduler step, offline and served throughput
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/octavo bench step
+	$(BIN)/octavo bench offline
+	$(BIN)/octavo bench serve
+
+size:  ## install into a fresh environment and weigh it; fails at 200 MB
+	$(PYTHON) scripts/installed_size.py
+
+docs: $(VENV)/.installed  ## write the generated pages
+	$(BIN)/python scripts/cli_reference.py > docs/cli.md
 
 clean:  ## remove builds and the environment
 	rm -rf build $(VENV) dist
