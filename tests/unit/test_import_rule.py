@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "weights": VALUES | {"_native"},
     "models": VALUES | {"backends", "weights"},
     "worker": VALUES | {"models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
-    "executor": VALUES | {"worker", "models", "backends", "registry", "core.step", "core.kv_spec"},
+    "executor": VALUES | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
     "cli": VALUES | {"server", "engine", "core", "weights", "registry", "_native"},  # doctor looks at the extension
@@ -48,7 +48,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "worker": {"numpy", "msgspec"},
     "executor": {"msgspec"},
     "engine": {"msgspec", "tokenizers", "jinja2", "zmq", "rich"},
-    "server": {"msgspec", "starlette", "uvicorn", "httptools", "prometheus_client"},
+    "server": {"msgspec", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client"},
     "cli": {"msgspec", "rich"},
 }
 

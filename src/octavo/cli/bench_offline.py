@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from typing import Any
 
 from octavo.cli.bench_arguments import add_result_arguments, add_workload_arguments, load_workload, workload_name
-from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config
+from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, is_set, set_flag
+from octavo.config import EngineConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.cli.bench_report import result_path, save
-    from octavo.cli.local_model import open_llm
+    from octavo.engine.llm import LLM
     from octavo.messages import SamplingParams
 
+    if not is_set(args, "engine-host"):
+        set_flag(args, "engine-host", "inline")
     config = engine_config(args, model=args.model_tag)
-    with open_llm(config) as llm:
+    with LLM(**flat(config)) as llm:
         items = load_workload(args, lambda: llm.tokenizer)
         sampling = [
             SamplingParams(
@@ -52,6 +56,12 @@ def run(args: argparse.Namespace) -> int:
         save(path, setup | {"seed": args.seed, "ignore_eos": args.ignore_eos}, figures)
         print(f"written to {path}")
     return 0
+
+
+def flat(config: EngineConfig) -> dict[str, Any]:
+    """The settings under their flat names, as `LLM` takes them."""
+    groups = [getattr(config, group.name) for group in dataclasses.fields(config)]
+    return {field.name: getattr(group, field.name) for group in groups for field in dataclasses.fields(group)}
 
 
 def _figures(outputs: list[Any], duration_s: float) -> dict[str, Any]:

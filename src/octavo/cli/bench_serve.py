@@ -173,17 +173,11 @@ async def _wait_until_ready(at: Any, timeout_s: float) -> None:
 
 def _tokenizer(args: argparse.Namespace, served: str) -> Any:
     """The tokenizer of the model being served, to make prompts of known length."""
-    from octavo.engine.tokenizer import Tokenizer
-    from octavo.weights.sources import open_checkpoint, resolve
+    from octavo.engine.build import find_files
+    from octavo.engine.front_end import FrontEnd
 
-    config = engine_config(args, model=args.model_tag or served).model
-    checkpoint = open_checkpoint(
-        resolve(config.tokenizer or config.model, revision=config.revision, download_dir=config.download_dir)
-    )
-    try:
-        return Tokenizer.load(checkpoint.tokenizer_files())
-    finally:
-        checkpoint.close()
+    config = engine_config(args, model=args.model_tag or served)
+    return FrontEnd.load(config, find_files(config)).tokenizer
 
 
 @contextlib.contextmanager
