@@ -1,4 +1,9 @@
 // Direct calls of single kernels, for the tests and benchmarks. The engine goes through program.cpp.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
@@ -91,6 +96,40 @@ void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out
     kernels.attention(args, pool);
 }
 
+// Reads `bytes` of memory once on all threads and returns GB/s: the roof beside which benchmarks state their figures.
+double read_bandwidth(ThreadPool& pool, int64_t bytes) {
+    constexpr int64_t kTile = 1 << 20;
+    require(bytes >= kTile && bytes <= int64_t{1} << 40, "bytes must be from 2^20 to 2^40");
+    const int64_t words = bytes / 8;
+    const std::unique_ptr<uint64_t, decltype(&std::free)> memory(
+        static_cast<uint64_t*>(std::aligned_alloc(size_t{1} << 21, (size_t(bytes) + (1 << 21) - 1) >> 21 << 21)),
+        &std::free);
+    if (!memory) throw std::bad_alloc();
+    madvise(memory.get(), size_t(bytes), MADV_HUGEPAGE);
+    std::fill_n(memory.get(), words, uint64_t{1});
+    struct Job {
+        const uint64_t* memory;
+        int64_t words;
+        std::atomic<uint64_t> sum{0};
+    } job{memory.get(), words};
+    nb::gil_scoped_release release;
+    const auto start = std::chrono::steady_clock::now();
+    pool.parallel_for(
+        words * 8 / kTile,
+        [](void* context, int64_t tile, int) {
+            Job& j = *static_cast<Job*>(context);
+            const uint64_t* p = j.memory + tile * (kTile / 8);
+            uint64_t sum[16] = {};
+            for (int64_t i = 0; i < kTile / 8; i += 16)
+                for (int k = 0; k < 16; ++k) sum[k] += p[i + k];
+            for (uint64_t s : sum) j.sum += s;
+        },
+        &job);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (job.sum != uint64_t(words * 8 / kTile * (kTile / 8))) throw std::runtime_error("memory holds other values");
+    return double(bytes) / seconds / 1e9;
+}
+
 }  // namespace
 
 void bind_kernel_tests(nb::module_& m) {
@@ -98,6 +137,8 @@ void bind_kernel_tests(nb::module_& m) {
           nb::arg("value").noconvert(), nb::arg("positions").noconvert(), nb::arg("token_rows").noconvert(),
           nb::arg("pool"), nb::arg("isa"),
           "One call of the write_kv kernel, checked; for tests and benchmarks. float32 [T, num_kv_heads * head_dim].");
+    m.def("read_bandwidth", &read_bandwidth, nb::arg("pool"), nb::arg("bytes") = int64_t{1} << 28,
+          "GB/s at which all threads together read memory once; for benchmarks.");
     m.def("attention", &call_attention, nb::arg("kv"), nb::arg("layer"), nb::arg("query").noconvert(),
           nb::arg("out").noconvert(), nb::arg("num_heads"), nb::arg("scale"), nb::arg("window"),
           nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),

@@ -60,7 +60,7 @@ inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 #if defined(OCTAVO_ISA_avx512)
 // Queries are bf16 pairs in 32-bit units.
 template <int R>
-inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
     __m512bh k[kKeyVectors];
     for (int v = 0; v < kKeyVectors; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys[v] + offset);
     for (int r = 0; r < R; ++r) {
@@ -70,7 +70,7 @@ inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const flo
 }
 
 template <int R>
-inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tails[v]));
         const __m512bh k = (__m512bh)_mm512_cvtepu16_epi32(half);
@@ -78,7 +78,7 @@ inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)
     }
 }
 #else
-inline void load_pairs(const uint8_t* p, VF& low, VF& high) {
+[[gnu::always_inline]] inline void load_pairs(const uint8_t* p, VF& low, VF& high) {
 #if defined(OCTAVO_ISA_avx2)
     const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     low.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
@@ -95,7 +95,7 @@ inline void load_pairs(const uint8_t* p, VF& low, VF& high) {
 
 // Queries are float32: the pair's first dim, and `rows` further on its second.
 template <int R>
-inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, int64_t rows,
+[[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, int64_t rows,
                            VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         VF low, high;
@@ -108,7 +108,7 @@ inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const flo
 }
 
 template <int R>
-inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         const VF k = VF::load_bf16(reinterpret_cast<const uint16_t*>(tails[v]));
         for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r]), k, sum[r][v]);
@@ -117,7 +117,7 @@ inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)
 #endif
 
 template <int R>
-inline void multiply_dim(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_dim(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
     VF k[kKeyVectors];
     for (int v = 0; v < kKeyVectors; ++v) k[v] = VF::load(reinterpret_cast<const float*>(keys[v] + offset));
     for (int r = 0; r < R; ++r) {
@@ -224,7 +224,7 @@ struct ValueShape {
 };
 
 template <bool BF16, bool TAIL>
-inline VF load_value(const uint8_t* p, int tail) {
+[[gnu::always_inline]] inline VF load_value(const uint8_t* p, int tail) {
     if constexpr (BF16) {
         const uint16_t* v = reinterpret_cast<const uint16_t*>(p);
         return TAIL ? VF::load_bf16_n(v, tail) : VF::load_bf16(v);

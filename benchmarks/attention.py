@@ -1,0 +1,103 @@
+"""Speed of the attention kernel beside the machine's memory bandwidth, measured in turn with it.
+
+    python benchmarks/attention.py [--isa avx512] [--threads 2] [--dtype bfloat16]
+
+SmolLM2-135M's shape: 3 KV heads of 64 dims, 9 query heads, 30 layers, blocks of 16 tokens in random order. Machines
+change their speed from minute to minute, so compare the columns of one run: `of roof` is the kernel's GB/s over the
+read bandwidth measured just before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+from octavo import _native
+
+NUM_LAYERS, NUM_KV_HEADS, NUM_HEADS, HEAD_DIM, BLOCK_SIZE = 30, 3, 9, 64, 16
+WIDTH = NUM_HEADS * HEAD_DIM
+
+# (what, sequences, context, new tokens per sequence)
+CASES = [
+    ("decode", 1, 512, 1),
+    ("decode", 1, 4096, 1),
+    ("decode", 16, 512, 1),
+    ("decode", 16, 4096, 1),
+    ("prefill", 1, 512, 512),
+    ("prefill", 1, 4096, 512),
+]
+
+
+def make_memory(num_seqs: int, context: int, dtype: str) -> _native.KVMemory:
+    """A full KV memory: every block of every layer holds finite values, blocks in random order."""
+    columns = -(-context // BLOCK_SIZE)
+    num_blocks = num_seqs * columns + 1
+    kv = _native.KVMemory(
+        layer_groups=(0,) * NUM_LAYERS,
+        num_kv_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        dtype=dtype,
+        block_size=BLOCK_SIZE,
+        num_blocks=num_blocks,
+        max_num_seqs=num_seqs,
+        max_blocks_per_seq=columns,
+    )
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(kv.bytes_per_block // (2 if dtype == "bfloat16" else 4)).astype(np.float32)
+    data = values.tobytes() if dtype == "float32" else (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    for block in range(1, num_blocks):
+        kv.import_block(block, data)
+    kv.block_tables[0] = rng.permutation(np.arange(1, num_blocks)).reshape(num_seqs, columns)
+    return kv
+
+
+def measure(kv: _native.KVMemory, num_seqs: int, context: int, new: int, pool: _native.ThreadPool, isa: str) -> float:
+    """Seconds of one pass over all layers."""
+    query = np.random.default_rng(1).standard_normal((num_seqs * new, WIDTH), np.float32)
+    out = np.empty_like(query)
+    rows = np.arange(num_seqs, dtype=np.int32)
+    starts = np.arange(num_seqs + 1, dtype=np.int32) * new
+    lengths = np.full(num_seqs, context, np.int32)
+    start = time.perf_counter()
+    for layer in range(NUM_LAYERS):
+        _native.attention(
+            kv, layer, query, out, NUM_HEADS, HEAD_DIM**-0.5, 0, rows, starts, lengths, pool, isa
+        )
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--isa", default=_native.supported_paths()[0], choices=_native.supported_paths())
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    pool = _native.ThreadPool(args.threads)
+    item = 2 if args.dtype == "bfloat16" else 4
+    print(f"{args.isa}, {pool.size} threads, {args.dtype}, {NUM_LAYERS} layers")
+    print(f"{'case':8}{'seqs':>6}{'context':>9}{'new':>5}{'ms':>10}{'GB/s':>8}{'of roof':>9}{'GFLOP/s':>9}")
+    for what, num_seqs, context, new in CASES:
+        kv = make_memory(num_seqs, context, args.dtype)
+        measure(kv, num_seqs, context, new, pool, args.isa)
+        seconds, roofs = [], []
+        for _ in range(args.repeats):
+            roofs.append(_native.read_bandwidth(pool))
+            seconds.append(measure(kv, num_seqs, context, new, pool, args.isa))
+        s = statistics.median(seconds)
+        num_bytes = NUM_LAYERS * num_seqs * context * 2 * NUM_KV_HEADS * HEAD_DIM * item
+        seen = num_seqs * sum(range(context - new + 1, context + 1))
+        flops = NUM_LAYERS * seen * 4 * NUM_HEADS * HEAD_DIM
+        gbs = num_bytes / s / 1e9
+        share = gbs / statistics.median(roofs)
+        print(
+            f"{what:8}{num_seqs:6}{context:9}{new:5}{s * 1e3:10.2f}{gbs:8.1f}{share:9.2f}{flops / s / 1e9:9.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
