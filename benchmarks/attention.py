@@ -63,9 +63,7 @@ def measure(kv: _native.KVMemory, num_seqs: int, context: int, new: int, pool: _
     lengths = np.full(num_seqs, context, np.int32)
     start = time.perf_counter()
     for layer in range(NUM_LAYERS):
-        _native.attention(
-            kv, layer, query, out, NUM_HEADS, HEAD_DIM**-0.5, 0, rows, starts, lengths, pool, isa
-        )
+        _native.attention(kv, layer, query, out, NUM_HEADS, HEAD_DIM**-0.5, 0, rows, starts, lengths, pool, isa)
     return time.perf_counter() - start
 
 

@@ -60,7 +60,8 @@ inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 #if defined(OCTAVO_ISA_avx512)
 // Queries are bf16 pairs in 32-bit units.
 template <int R>
-[[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
+                                                  VF (&sum)[R][kKeyVectors]) {
     __m512bh k[kKeyVectors];
     for (int v = 0; v < kKeyVectors; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys[v] + offset);
     for (int r = 0; r < R; ++r) {
@@ -70,7 +71,8 @@ template <int R>
 }
 
 template <int R>
-[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q,
+                                                 VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tails[v]));
         const __m512bh k = (__m512bh)_mm512_cvtepu16_epi32(half);
@@ -95,8 +97,8 @@ template <int R>
 
 // Queries are float32: the pair's first dim, and `rows` further on its second.
 template <int R>
-[[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q, int64_t rows,
-                           VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
+                                                  int64_t rows, VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         VF low, high;
         load_pairs(keys[v] + offset, low, high);
@@ -108,7 +110,8 @@ template <int R>
 }
 
 template <int R>
-[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q,
+                                                 VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         const VF k = VF::load_bf16(reinterpret_cast<const uint16_t*>(tails[v]));
         for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r]), k, sum[r][v]);
@@ -117,7 +120,8 @@ template <int R>
 #endif
 
 template <int R>
-[[gnu::always_inline]] inline void multiply_dim(const uint8_t* const* keys, int64_t offset, const float* q, VF (&sum)[R][kKeyVectors]) {
+[[gnu::always_inline]] inline void multiply_dim(const uint8_t* const* keys, int64_t offset, const float* q,
+                                                VF (&sum)[R][kKeyVectors]) {
     VF k[kKeyVectors];
     for (int v = 0; v < kKeyVectors; ++v) k[v] = VF::load(reinterpret_cast<const float*>(keys[v] + offset));
     for (int r = 0; r < R; ++r) {
