@@ -62,9 +62,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     @property
     def has_work(self) -> bool:
         """Whether a worker must see this plan. A plan may hold no row and still have work."""
-        return bool(
-            self.rows or self.released_rows or self.erases or self.copies or self.swap_out or self.swap_in
-        )
+        return bool(self.rows or self.released_rows or self.erases or self.copies or self.swap_out or self.swap_in)
 
 
 class PromptLogprobs(msgspec.Struct, array_like=True):
