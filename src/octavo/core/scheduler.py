@@ -28,6 +28,27 @@ class ScheduledStep:
         self.token_budget = token_budget
         """Tokens the plan may still take."""
 
+    def advance(self) -> None:
+        """Move the chosen sequences forward by their new tokens, and sample those that have no more to compute."""
+        plan, sampled = self.plan, self.sampled
+        for sequence, num_new in zip(self.sequences, plan.num_new_tokens, strict=True):
+            start = sequence.num_computed_tokens
+            end = start + num_new
+            sequence.last_start = start
+            sequence.num_computed_tokens = end
+            if end == sequence.num_tokens:
+                sequence.num_tokens = end + 1
+                sampled.append(sequence)
+        plan.rows = [sequence.row for sequence in self.sequences]
+        plan.sample_rows = [sequence.row for sequence in sampled]
+
+    def num_recomputed_tokens(self) -> int:
+        """New tokens of the plan that had been computed before a preemption. Asked before `advance`."""
+        return sum(
+            min(num_new, max(0, sequence.num_lost_tokens - sequence.num_computed_tokens))
+            for sequence, num_new in zip(self.sequences, self.plan.num_new_tokens, strict=True)
+        )
+
 
 class Scheduler:
     """Plans steps by the progress rule and applies their results.
@@ -114,33 +135,44 @@ class Scheduler:
         to the newcomer, and the next step would preempt again.
         """
         step = ScheduledStep(self._last_planned + 1, self.max_num_batched_tokens)
-        everyone_fits = self._schedule_running(step)
+        everyone_fits = self._choose_running(step)
         plan = step.plan
         plan.released_rows = self.released_rows
         self.released_rows = []
         if everyone_fits:
             self._admit_waiting(step)
+        if self.num_preemptions:
+            self.num_recomputed_tokens += step.num_recomputed_tokens()
+        step.advance()
         if plan.has_work:
             self._last_planned = plan.step_id
         return step
 
-    def _schedule_running(self, step: ScheduledStep) -> bool:
-        """Advance running sequences in order. False if one of them lacked a block at first."""
+    def _choose_running(self, step: ScheduledStep) -> bool:
+        """Choose how far running sequences go, in order. False if one of them lacked a block at first."""
         everyone_fits = True
+        budget = step.token_budget
+        choose, count = step.sequences.append, step.plan.num_new_tokens.append
         running = list(self.running.values())
         for i, sequence in enumerate(running):
             num_tokens = sequence.num_tokens
-            if sequence.row == NO_ROW or num_tokens == sequence.max_num_tokens:
-                continue  # just preempted, or its last token is being sampled
-            if not step.token_budget:
-                break
-            end = min(num_tokens, sequence.num_computed_tokens + step.token_budget)
+            if num_tokens == sequence.max_num_tokens or sequence.row == NO_ROW:
+                continue  # its last token is being sampled, or it was just preempted
+            num_new = num_tokens - sequence.num_computed_tokens
+            if num_new > budget:
+                num_new = budget
+                if num_new == 0:
+                    break
+            end = sequence.num_computed_tokens + num_new
             if end > sequence.num_slots and not self.kv.grow(sequence, end, step.plan.table_growth):
                 everyone_fits = False
                 if not self._make_room(running, i, end):
                     break  # nobody younger may take the blocks it waits for
                 self.kv.grow(sequence, end, step.plan.table_growth)
-            self._place(step, sequence, end)
+            budget -= num_new
+            choose(sequence)
+            count(num_new)
+        step.token_budget = budget
         return everyone_fits
 
     def _make_room(self, running: list[Sequence], i: int, end: int) -> bool:
@@ -160,13 +192,15 @@ class Scheduler:
         # it admits nobody, and the plan before that was applied before another is made.
         while len(self.waiting) and step.token_budget and self.free_rows:
             sequence = self.waiting.peek()
-            end = min(sequence.num_tokens, step.token_budget)
+            num_new = min(sequence.num_tokens, step.token_budget)
             sequence.row = self.free_rows[-1]
-            if not self.kv.admit(sequence, end, step.plan.table_growth):
+            if not self.kv.admit(sequence, num_new, step.plan.table_growth):
                 sequence.row = NO_ROW
                 return  # admission is in order, so nobody behind may pass
             self._start(step, sequence)
-            self._place(step, sequence, end)
+            step.sequences.append(sequence)
+            step.plan.num_new_tokens.append(num_new)
+            step.token_budget -= num_new
 
     def _start(self, step: ScheduledStep, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
@@ -190,24 +224,6 @@ class Scheduler:
                 grammar_id=source.grammar_id,
             )
         )
-
-    def _place(self, step: ScheduledStep, sequence: Sequence, end: int) -> None:
-        """Let the plan compute the sequence's tokens up to `end`, which have slots."""
-        plan = step.plan
-        start = sequence.num_computed_tokens
-        num_new = end - start
-        step.token_budget -= num_new
-        plan.rows.append(sequence.row)
-        plan.num_new_tokens.append(num_new)
-        step.sequences.append(sequence)
-        sequence.last_start = start
-        sequence.num_computed_tokens = end
-        if start < sequence.num_lost_tokens:
-            self.num_recomputed_tokens += min(end, sequence.num_lost_tokens) - start
-        if end == sequence.num_tokens:
-            sequence.num_tokens = end + 1
-            plan.sample_rows.append(sequence.row)
-            step.sampled.append(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a sequence's row and blocks; it computes its tokens again when it is next admitted."""
