@@ -1,6 +1,7 @@
 #include "sample.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -11,10 +12,12 @@ namespace octavo {
 namespace {
 
 constexpr float kGreedyTemperature = 1e-5f;  // messages.GREEDY_TEMPERATURE
+constexpr size_t kBins = 512;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Candidate {
     float logit;
+    float p;  // exp((logit - largest) / temperature)
     int32_t id;
 };
 
@@ -24,31 +27,17 @@ bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit |
 // One thread's memory, kept from call to call.
 struct Space {
     std::vector<float> edited, p, block_max, edited_block_max, block_sum;
-    std::vector<double> kept_mass;
     std::vector<int32_t> count;  // all zero between rows
-    std::vector<Candidate> candidates;
+    std::vector<Candidate> candidates, selection;
 
     void resize(size_t vocab_size) {
         const size_t blocks = (vocab_size + kSampleBlock - 1) / kSampleBlock;
         for (auto* v : {&edited, &p}) v->resize(vocab_size);
         for (auto* v : {&block_max, &edited_block_max, &block_sum}) v->resize(blocks);
-        kept_mass.resize(blocks);
         count.resize(vocab_size);
-        candidates.reserve(vocab_size);
+        candidates.resize(vocab_size + 1);
+        selection.reserve(vocab_size);
     }
-};
-
-// What is left to draw from. Every filter keeps the tokens above some point of the order "best first", so all of them
-// together are one such point: the worst token kept.
-struct Limit {
-    Candidate worst{-kInfinity, std::numeric_limits<int32_t>::max()};
-    float min_p = 0;           // of exp((logit - largest) / temperature)
-    float floor = -kInfinity;  // no kept logit is below; only for skipping blocks
-
-    bool keeps(float logit, int32_t id, float p) const {
-        return p >= min_p && (logit > worst.logit || (logit == worst.logit && id <= worst.id));
-    }
-    bool keeps_all() const { return min_p <= 0 && worst.logit == -kInfinity; }
 };
 
 // Sampling of one row.
@@ -69,11 +58,13 @@ class RowSampler {
     void penalize(float* x);
     int32_t choose(const float* x, const float* block_max, float top);
     int32_t draw(const float* x, const float* block_max, float top);
-    int32_t pick(const float* x, const float* block_max, const Limit& limit, double total);
-    void collect(const float* x, const float* block_max, const Limit& limit);
+    int32_t draw_filtered(const float* x, const float* block_max, float top, float factor, double total);
+    int32_t draw_unfiltered(double total);
+    void collect(const float* x, const float* block_max, float floor, float min_p);
+    template <class Weight>
+    Candidate select(double target, Weight weight);
     float kth_bound(const float* block_max, int64_t k);
-    void limit_top_k(const float* x, const float* block_max, Limit* limit);
-    void limit_top_p(const float* x, const float* block_max, float top, float factor, double total, Limit* limit);
+    double wanted_share() const { return uniform(a_.seed[row_], a_.sequence_index[row_], a_.position[row_]); }
     void report(const float* raw, float top, int32_t token, const SampleResult& result);
 
     const SampleArgs& a_;
@@ -81,6 +72,7 @@ class RowSampler {
     Space& s_;
     const int64_t row_;
     const int32_t size_;
+    size_t num_candidates_ = 0;
 };
 
 bool RowSampler::has_edits() const {
@@ -149,66 +141,120 @@ int32_t RowSampler::choose(const float* x, const float* block_max, float top) {
 int32_t RowSampler::draw(const float* x, const float* block_max, float top) {
     const float factor = 1.44269504f / a_.temperature[row_];
     const double total = kernels_.row_exp(x, size_, top, factor, s_.p.data(), s_.block_sum.data());
-    Limit limit;
-    limit.min_p = a_.min_p[row_];
-    // The logit at which p falls below min_p, a little lower than rounding could put it.
-    if (limit.min_p > 0) limit.floor = top + (std::log2(limit.min_p) - 0.01f) / factor;
-    if (a_.top_k[row_] > 0 && a_.top_k[row_] < size_) limit_top_k(x, block_max, &limit);
-    if (a_.top_p[row_] < 1.0f) limit_top_p(x, block_max, top, factor, total, &limit);
-    return pick(x, block_max, limit, total);
+    const bool filtered = a_.min_p[row_] > 0 || (a_.top_k[row_] > 0 && a_.top_k[row_] < size_) || a_.top_p[row_] < 1;
+    return filtered ? draw_filtered(x, block_max, top, factor, total) : draw_unfiltered(total);
 }
 
-// Puts into `candidates`, by ascending id, the tokens that `limit` keeps.
-void RowSampler::collect(const float* x, const float* block_max, const Limit& limit) {
-    s_.candidates.clear();
-    const float floor = std::max(limit.floor, limit.worst.logit);
+// Walks the tokens by ascending id to the first at which the running mass exceeds the noise's share of it all.
+int32_t RowSampler::draw_unfiltered(double total) {
+    const double wanted = total * wanted_share();
+    double sum = 0;
+    int64_t block = 0;
+    for (; block + 1 < num_blocks(); ++block) {
+        const double next = sum + double(s_.block_sum[size_t(block)]);
+        if (next > wanted) break;
+        sum = next;
+    }
+    // A block's sum may round above the sum of its tokens one by one; then the last of them is meant.
+    int32_t last = -1;
+    for (int32_t i = int32_t(block * kSampleBlock); i < block_end(block); ++i) {
+        if (s_.p[size_t(i)] <= 0) continue;
+        sum += double(s_.p[size_t(i)]);
+        last = i;
+        if (sum > wanted) break;
+    }
+    return last;
+}
+
+// The same over the tokens that min_p, top_k and top_p leave. Every filter keeps the tokens from the best to some
+// worst one, so one token stands for all that are applied.
+int32_t RowSampler::draw_filtered(const float* x, const float* block_max, float top, float factor, double total) {
+    const double top_p = a_.top_p[row_];
+    const int32_t top_k = a_.top_k[row_] < size_ ? a_.top_k[row_] : 0;
+    // Without other filters, tokens this unlikely hold less than 1 - top_p of the mass together: none is needed.
+    const bool only_top_p = top_k == 0 && a_.min_p[row_] <= 0;
+    const float min_p = only_top_p ? float((1.0 - top_p) * total / size_ * 0.99) : a_.min_p[row_];
+    // The logit at which p falls below min_p, a little lower than rounding could put it.
+    float floor = top + (std::log2(min_p) - 0.01f) / factor;
+    if (top_k > 0) floor = std::max(floor, kth_bound(block_max, top_k));
+    collect(x, block_max, floor, min_p);
+
+    const auto candidates = s_.candidates.begin();
+    const auto end = candidates + ptrdiff_t(num_candidates_);
+    s_.selection.assign(candidates, end);
+    Candidate worst{-kInfinity, 0, std::numeric_limits<int32_t>::max()};
+    if (top_k > 0) worst = select(top_k, [](const Candidate&) { return 1.0; });
+    const auto mass = [&] {
+        double sum = 0;
+        for (auto it = candidates; it != end; ++it) sum += better(worst, *it) ? 0.0 : double(it->p);
+        return sum;
+    };
+    if (top_p < 1) {
+        const double target = top_p * (only_top_p ? total : mass());
+        worst = select(target, [&](const Candidate& c) { return better(worst, c) ? 0.0 : double(c.p); });
+    }
+    const double wanted = mass() * wanted_share();
+    double sum = 0;
+    int32_t last = -1;
+    for (auto it = candidates; it != end; ++it) {
+        if (better(worst, *it) || it->p <= 0) continue;
+        sum += double(it->p);
+        last = it->id;
+        if (sum > wanted) break;
+    }
+    return last;
+}
+
+// Puts into `candidates`, by ascending id, the finite tokens with x >= floor and p >= min_p.
+void RowSampler::collect(const float* x, const float* block_max, float floor, float min_p) {
+    floor = std::max(floor, std::numeric_limits<float>::lowest());
+    Candidate* out = s_.candidates.data();
     for (int64_t block = 0; block < num_blocks(); ++block) {
         if (block_max[block] < floor) continue;
-        for (int32_t i = int32_t(block * kSampleBlock); i < block_end(block); ++i)
-            if (x[i] >= floor && limit.keeps(x[i], i, s_.p[size_t(i)])) s_.candidates.push_back({x[i], i});
+        for (int32_t i = int32_t(block * kSampleBlock); i < block_end(block); ++i) {
+            const float p = s_.p[size_t(i)];
+            *out = {x[i], p, i};  // always written, kept by moving on: no branch to mispredict
+            out += int(x[i] >= floor) & int(p >= min_p);
+        }
     }
+    num_candidates_ = size_t(out - s_.candidates.data());
 }
 
 // A logit that at least k tokens reach: the k-th largest of the blocks' largest.
 float RowSampler::kth_bound(const float* block_max, int64_t k) {
     if (k > num_blocks()) return -kInfinity;
-    std::copy(block_max, block_max + num_blocks(), s_.kept_mass.begin());
-    std::nth_element(s_.kept_mass.begin(), s_.kept_mass.begin() + (k - 1), s_.kept_mass.begin() + num_blocks(),
-                     std::greater<double>());
-    return float(s_.kept_mass[size_t(k - 1)]);
+    std::copy(block_max, block_max + num_blocks(), s_.block_sum.begin());
+    std::nth_element(s_.block_sum.begin(), s_.block_sum.begin() + (k - 1), s_.block_sum.begin() + num_blocks(),
+                     std::greater<float>());
+    return s_.block_sum[size_t(k - 1)];
 }
 
-void RowSampler::limit_top_k(const float* x, const float* block_max, Limit* limit) {
-    limit->floor = std::max(limit->floor, kth_bound(block_max, a_.top_k[row_]));
-    collect(x, block_max, *limit);
-    const auto last = s_.candidates.begin() + (std::min<int64_t>(a_.top_k[row_], int64_t(s_.candidates.size())) - 1);
-    std::nth_element(s_.candidates.begin(), last, s_.candidates.end(), better);
-    limit->worst = *last;
-}
-
-void RowSampler::limit_top_p(const float* x, const float* block_max, float top, float factor, double total,
-                             Limit* limit) {
-    const double top_p = a_.top_p[row_];
-    Limit wide = *limit;
-    const bool all = limit->keeps_all();
-    if (all) {
-        // Tokens this unlikely hold less than 1 - top_p of the mass together, so none of them is needed.
-        wide.min_p = float((1.0 - top_p) * total / size_ * 0.99);
-        wide.floor = top + (std::log2(wide.min_p) - 0.01f) / factor;
+// The one of `selection` at which the weights, added up best first, reach `target`; the last one if they never do.
+// A histogram over the logits finds the stretch in which that happens; only that stretch is halved further and sorted.
+template <class Weight>
+Candidate RowSampler::select(double target, Weight weight) {
+    double low = s_.selection[0].logit, top = low;
+    for (const Candidate& c : s_.selection) {
+        low = std::min(low, double(c.logit));
+        top = std::max(top, double(c.logit));
     }
-    collect(x, block_max, wide);
-    const auto mass_of = [&](const Candidate& c) { return double(s_.p[size_t(c.id)]); };
-    double mass = 0;
-    for (const Candidate& c : s_.candidates) mass += mass_of(c);
-    const double target = top_p * (all ? total : mass);
-    // Selection by mass: halve the range in which the sum reaches the target until it is short, then walk it.
-    auto begin = s_.candidates.begin(), end = s_.candidates.end();
+    const double scale = top > low ? kBins / (top - low) : 0;
+    const auto bin_of = [&](const Candidate& c) {
+        return std::min(size_t((top - double(c.logit)) * scale), kBins - 1);  // the worst is in the last bin
+    };
+    std::array<double, kBins> bins{};
+    for (const Candidate& c : s_.selection) bins[bin_of(c)] += weight(c);
+    size_t bin = 0;
     double before = 0;
+    while (bin + 1 < kBins && before + bins[bin] < target) before += bins[bin++];
+
+    auto begin = s_.selection.begin();
+    auto end = std::partition(begin, s_.selection.end(), [&](const Candidate& c) { return bin_of(c) == bin; });
     while (end - begin > 32) {
         const auto middle = begin + (end - begin) / 2;
         std::nth_element(begin, middle, end, better);
         double half = 0;
-        for (auto it = begin; it != middle; ++it) half += mass_of(*it);
+        for (auto it = begin; it != middle; ++it) half += weight(*it);
         if (before + half >= target) {
             end = middle;
         } else {
@@ -217,46 +263,11 @@ void RowSampler::limit_top_p(const float* x, const float* block_max, float top, 
         }
     }
     std::sort(begin, end, better);
-    for (auto it = begin; it != end; ++it) {
-        before += mass_of(*it);
-        limit->worst = *it;
+    for (; end - begin > 1; ++begin) {
+        before += weight(*begin);
         if (before >= target) break;
     }
-}
-
-// Walks the kept tokens by ascending id to the first at which the running mass exceeds the noise's share of it.
-int32_t RowSampler::pick(const float* x, const float* block_max, const Limit& limit, double total) {
-    const bool all = limit.keeps_all();
-    const float floor = std::max(limit.floor, limit.worst.logit);
-    double mass = all ? total : 0;
-    for (int64_t block = 0; block < num_blocks(); ++block) {
-        double& kept = s_.kept_mass[size_t(block)];
-        kept = all ? double(s_.block_sum[size_t(block)]) : 0;
-        if (all || block_max[block] < floor) continue;
-        for (int32_t i = int32_t(block * kSampleBlock); i < block_end(block); ++i)
-            if (limit.keeps(x[i], i, s_.p[size_t(i)])) kept += double(s_.p[size_t(i)]);
-        mass += kept;
-    }
-    const double wanted = mass * double(uniform(a_.seed[row_], a_.sequence_index[row_], a_.position[row_]));
-    double sum = 0;
-    int32_t last = -1;
-    for (int64_t block = 0; block < num_blocks(); ++block) {
-        const double kept = s_.kept_mass[size_t(block)];
-        if (sum + kept <= wanted) {
-            sum += kept;
-            continue;
-        }
-        // A block's sum may round above the sum of its tokens one by one; then the last of them is meant.
-        for (int32_t i = int32_t(block * kSampleBlock); i < block_end(block); ++i) {
-            const float p = s_.p[size_t(i)];
-            if (p <= 0 || !limit.keeps(x[i], i, p)) continue;
-            sum += double(p);
-            last = i;
-            if (sum > wanted) break;
-        }
-        break;
-    }
-    return last;
+    return *begin;
 }
 
 // The raw logits' logprobs: the chosen token's and the likeliest tokens'. Nothing (-inf, rank 0) for a row without.
@@ -276,15 +287,15 @@ void RowSampler::report(const float* raw, float top, int32_t token, const Sample
     const int64_t k = std::min<int64_t>(a_.num_logprobs[row_], size_);
     if (k == 0) return;
     const float floor = kth_bound(s_.block_max.data(), k);
-    s_.candidates.clear();
+    s_.selection.clear();
     for (int64_t block = 0; block < num_blocks(); ++block)
         if (s_.block_max[size_t(block)] >= floor)
             for (int32_t i = int32_t(block * kSampleBlock); i < block_end(block); ++i)
-                if (raw[i] >= floor) s_.candidates.push_back({raw[i], i});
-    std::partial_sort(s_.candidates.begin(), s_.candidates.begin() + k, s_.candidates.end(), better);
+                if (raw[i] >= floor) s_.selection.push_back({raw[i], 0, i});
+    std::partial_sort(s_.selection.begin(), s_.selection.begin() + k, s_.selection.end(), better);
     for (int64_t i = 0; i < k; ++i) {
-        top_ids[i] = s_.candidates[size_t(i)].id;
-        top_logprobs[i] = logprob(s_.candidates[size_t(i)].logit);
+        top_ids[i] = s_.selection[size_t(i)].id;
+        top_logprobs[i] = logprob(s_.selection[size_t(i)].logit);
     }
 }
 
