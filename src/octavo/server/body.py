@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope
@@ -133,18 +134,17 @@ def _too_deep() -> HTTPProblem:
 
 
 def _depth(value: Any) -> int:
+    """Levels of arrays and objects, counted to one past the limit."""
     depth = 0
     level = [value]
     while level and depth <= MAX_JSON_DEPTH:
-        level = [child for parent in level for child in _children(parent)]
+        level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
         depth += 1
-    return depth - 1
+    return depth
 
 
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+def _children(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _find_surrogate(value: Any, where: str) -> str | None:

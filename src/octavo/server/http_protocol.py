@@ -37,8 +37,12 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()  # bytes of a reply may already be out; a second one would be read as part of it
-            return
+            # The request that is being handled went wrong midway: its handler learns that nobody listens any more.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:  # a second reply would be read as part of the first
+                self.transport.close()
+                return
         self._refuse(ErrorReply(status=400, message="the request is not valid HTTP", code="invalid_http"))
 
     def _refuse(self, reply: ErrorReply) -> None:

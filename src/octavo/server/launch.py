@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import signal
@@ -34,11 +35,9 @@ log = logging.getLogger("octavo.server")
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's loop where it is installed, else asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
+    if importlib.util.find_spec("uvloop") is None:
         return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory
 
 
@@ -62,33 +61,25 @@ class Launch:
 
     async def run(self) -> None:
         """Serve until a signal has been handled to its end."""
+        _configure_logging(self._http.log_level)
         listener = bind(self._http.host, self._http.port)
         with contextlib.closing(listener), self._signals():
             engine = await self._start_engine()
-            if engine is None:
-                return
             try:
-                await self._serve(engine, listener)
+                if not self._stop.is_set():
+                    await self._serve(engine, listener)
             finally:
                 await self._close(engine)
 
-    async def _start_engine(self) -> AsyncEngine | None:
-        """The engine, or None if a signal came first."""
+    async def _start_engine(self) -> AsyncEngine:
         from octavo.engine.async_engine import AsyncEngine
 
         starting = asyncio.ensure_future(AsyncEngine.start(self._config))
-        stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.sleep(0)  # let the engine's process begin before the imports keep this thread busy
         import octavo.server.http_protocol
         import octavo.server.routes  # noqa: F401
 
-        try:
-            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return starting.result() if starting.done() else None
-        finally:
-            for task in (starting, stopping):
-                task.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
+        return await starting
 
     async def _serve(self, engine: AsyncEngine, listener: socket.socket) -> None:
         from octavo.server.routes import build_app
@@ -164,6 +155,12 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _configure_logging(level: str) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # unless the caller has done so
+    logging.getLogger("octavo").setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+
+
 def _uvicorn_server(app: Any, log_level: str, on_started: Callable[[], object]) -> Any:
     """A uvicorn server that leaves signals to `Launch` and tells when it listens."""
     import uvicorn
@@ -179,7 +176,6 @@ def _uvicorn_server(app: Any, log_level: str, on_started: Callable[[], object]) 
         def capture_signals(self) -> Generator[None, None, None]:
             yield
 
-    logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if log_level == "debug" else logging.WARNING)
     return Server(
         uvicorn.Config(
             app,

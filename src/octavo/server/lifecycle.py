@@ -63,11 +63,9 @@ class Lifecycle:
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no request is under way; False if the time was not enough."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return self._idle.is_set()
 
     def cut(self) -> None:
         """Cancel every request under way; each still tells its client why."""

@@ -110,7 +110,7 @@ def render(
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(_Snapshot(metrics, info, stats, model_name, vllm_names))  # type: ignore[arg-type]
+    registry.register(_Snapshot(metrics, info, stats, model_name, vllm_names))
     return generate_latest(registry)
 
 

@@ -44,6 +44,7 @@ class ChatCompletions:
         body = await read_json_object(scope, receive, context.http.max_body_bytes)
         request, unknown = parse_chat(body, context.http)
         context.report_unknown_fields(unknown)
+        context.lifecycle.check_open()  # the body may have taken its time
         await context.lifecycle.run(self._answer(request, arrival_s, send), receive)
 
     async def _answer(self, request: ChatRequest, arrival_s: float, send: Send) -> None:
@@ -51,8 +52,8 @@ class ChatCompletions:
         context.check_model(request.model)
         params = chat_params(request)
         token_ids = await render(context, request)
-        prepared = await prepare(context, token_ids, params, param="messages", priority=request.priority)
-        generation = Generation(context, [prepared], params.n, arrival_s)
+        prompts = await prepare(context, [("messages", token_ids)], params, request.priority)
+        generation = Generation(context, prompts, params.n, arrival_s)
         reply = ChatReply(context, request, generation)
         if request.stream:
             await send_events(send, reply.frames(), context.lifecycle)
@@ -104,11 +105,11 @@ def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
         if message.get(name):
             raise UnsupportedFieldError(f"{where}.{name}")
     plain = {"role": role, "content": _plain_content(message.get("content"), f"{where}.content")}
-    name = message.get("name")
-    if name is not None:
-        if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
-            raise RequestError(f"{where}.name", name, f"a string of at most {MAX_NAME_CHARS} characters")
-        plain["name"] = name
+    speaker = message.get("name")
+    if speaker is not None:
+        if not isinstance(speaker, str) or len(speaker) > MAX_NAME_CHARS:
+            raise RequestError(f"{where}.name", speaker, f"a string of at most {MAX_NAME_CHARS} characters")
+        plain["name"] = speaker
     return plain
 
 
@@ -172,7 +173,7 @@ class ChatReply:
 
     def whole(self, answers: list[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""
-        body = {
+        body: dict[str, Any] = {
             **self._head,
             "choices": [self._whole_choice(answer) for answer in answers],
             "usage": self._generation.usage(),

@@ -42,6 +42,7 @@ class Completions:
         body = await read_json_object(scope, receive, context.http.max_body_bytes)
         request, unknown = parse_completion(body, context.http)
         context.report_unknown_fields(unknown)
+        context.lifecycle.check_open()  # the body may have taken its time
         await context.lifecycle.run(self._answer(request, arrival_s, send), receive)
 
     async def _answer(self, request: CompletionRequest, arrival_s: float, send: Send) -> None:
@@ -95,7 +96,7 @@ async def prepare_prompts(context: ServerContext, request: CompletionRequest) ->
     most = max(context.http.max_prompts, context.http.max_n)
     if len(named) * params.n > most:
         raise RequestError("n", params.n, f"at most {most // len(named)} with {len(named)} prompts")
-    return [await prepare(context, prompt, params, param=param, priority=request.priority) for param, prompt in named]
+    return await prepare(context, named, params, request.priority)
 
 
 @dataclass

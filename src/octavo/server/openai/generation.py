@@ -21,20 +21,22 @@ LONG_PROMPT_CHARS = 4096
 
 
 async def prepare(
-    context: ServerContext, prompt: str | list[int], params: SamplingParams, *, param: str, priority: int | None
-) -> Prepared:
-    """Validate and tokenize one prompt; `param` names it in errors.
+    context: ServerContext, prompts: list[tuple[str, str | list[int]]], params: SamplingParams, priority: int | None
+) -> list[Prepared]:
+    """Validate and tokenize prompts, each with the name it has in errors.
 
     Raises:
         RequestError, OverloadedError: See AsyncEngine.prepare.
     """
 
-    def work() -> Prepared:
-        return context.engine.prepare(
-            prompt, params, param=param, priority=priority or 0, max_logprobs=context.http.max_logprobs
-        )
+    def work() -> list[Prepared]:
+        most = context.http.max_logprobs
+        return [
+            context.engine.prepare(prompt, params, param=param, priority=priority or 0, max_logprobs=most)
+            for param, prompt in prompts
+        ]
 
-    if isinstance(prompt, str) and len(prompt) > LONG_PROMPT_CHARS:
+    if sum(len(prompt) for _, prompt in prompts) > LONG_PROMPT_CHARS:
         return await asyncio.to_thread(work)
     return work()
 
@@ -155,8 +157,8 @@ class Meter:
         metrics.generation_tokens.observe(tokens)
         if tokens > 1:
             metrics.per_output_token.observe((now - self._first_s[choice]) / (tokens - 1))
-        if delta.finish_reason in metrics.finished:
-            metrics.finished[delta.finish_reason] += 1
+        if (reason := delta.finish_reason) in metrics.finished and reason is not None:
+            metrics.finished[reason] += 1
         self._unfinished -= 1
 
 

@@ -1,0 +1,175 @@
+"""Request fields: types, bounds, and refusal by name of what would change the answer."""
+
+from typing import Any
+
+import pytest
+
+from octavo.config import HTTPConfig
+from octavo.errors import RequestError
+from octavo.messages import SamplingParams
+from octavo.server.openai.chat import chat_params, plain_messages
+from octavo.server.openai.completions import completion_params, split_prompts
+from octavo.server.openai.errors import reply_to
+from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION
+from octavo.server.openai.protocol import parse_chat, parse_completion
+
+HTTP = HTTPConfig()
+USER = [{"role": "user", "content": "hi"}]
+
+
+def completion(**fields: Any) -> SamplingParams:
+    return completion_params(parse_completion({"prompt": "x", **fields}, HTTP)[0])
+
+
+def chat(**fields: Any) -> SamplingParams:
+    return chat_params(parse_chat({"messages": USER, **fields}, HTTP)[0])
+
+
+def test_defaults_are_openais() -> None:
+    assert completion() == SamplingParams(max_tokens=16)
+    assert chat() == SamplingParams(max_tokens=None)
+
+
+def test_null_means_the_default() -> None:
+    fields = dict.fromkeys(["n", "temperature", "top_p", "stop", "logit_bias", "seed", "logprobs", "stream", "user"])
+    assert completion(**fields) == completion()
+    assert chat(**fields, max_completion_tokens=None) == chat()
+
+
+def test_every_sampling_field_reaches_the_sampler() -> None:
+    given = {
+        "n": 2,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "presence_penalty": 0.3,
+        "frequency_penalty": -0.2,
+        "repetition_penalty": 1.2,
+        "seed": 5,
+        "stop_token_ids": [3, 4],
+        "ignore_eos": True,
+        "min_tokens": 2,
+        "max_tokens": 9,
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "prompt_logprobs": 1,
+    }
+    wanted = SamplingParams(**{**given, "stop": ("a", "b"), "logit_bias": {5: 2.0}})
+    rest = {"stop": ["a", "b"], "logit_bias": {"5": 2}}
+    assert completion(**given, **rest) == wanted
+    assert chat(**given, **rest) == wanted
+
+
+def test_chat_limits_and_logprobs_are_spelled_in_two_ways() -> None:
+    assert chat(max_completion_tokens=5).max_tokens == 5
+    assert chat(max_tokens=5, max_completion_tokens=5).max_tokens == 5
+    assert chat(logprobs=True).logprobs == 0
+    assert chat(logprobs=True, top_logprobs=3).logprobs == 3
+    assert chat(logprobs=False).logprobs is None
+    assert completion(logprobs=0).logprobs == 0
+    assert completion(logprobs=2, echo=True).prompt_logprobs == 2
+    assert completion(echo=True).prompt_logprobs is None
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_COMPLETION))
+def test_completions_refuse_what_would_change_the_answer(name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        completion(**{name: "something else"})
+    assert caught.value.param == name
+    assert reply_to(caught.value).code == "unsupported_parameter"
+    for harmless in REFUSED_COMPLETION[name]:
+        assert completion(**{name: harmless}) == completion()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_CHAT))
+def test_chat_refuses_what_would_change_the_answer(name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat(**{name: "something else"})
+    assert caught.value.param == name
+    assert reply_to(caught.value).code == "unsupported_parameter"
+    for harmless in REFUSED_CHAT[name]:
+        assert chat(**{name: harmless}) == chat()
+
+
+def test_best_of_must_equal_n() -> None:
+    assert completion(best_of=2, n=2).n == 2
+    with pytest.raises(RequestError, match="best_of"):
+        completion(best_of=3, n=2)
+
+
+def test_unknown_fields_are_named_for_the_log() -> None:
+    body = {"prompt": "x", "user": "u", "metadata": {"a": "b"}, "store": True, "frobnicate": 1}
+    assert parse_completion(body, HTTP)[1] == ["frobnicate"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        (None, "prompt"),
+        ([], "prompt"),
+        (["a", 1], "prompt[1]"),
+        ([1, "a"], "prompt[1]"),
+        (["a", [1]], "prompt[1]"),
+        ([[1], "a"], "prompt[1]"),
+        (["a"] * 1025, "prompt"),
+    ],
+)
+def test_bad_prompt_lists_are_named(prompt: Any, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        split_prompts(prompt, 1024)
+    assert caught.value.param == param
+
+
+def test_the_four_kinds_of_prompts() -> None:
+    assert split_prompts("a", 9) == [("prompt", "a")]
+    assert split_prompts([1, 2], 9) == [("prompt", [1, 2])]
+    assert split_prompts(["a", "b"], 9) == [("prompt[0]", "a"), ("prompt[1]", "b")]
+    assert split_prompts([[1], [2, 3]], 9) == [("prompt[0]", [1]), ("prompt[1]", [2, 3])]
+
+
+def test_message_content_may_be_parts() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "developer", "content": "x"}, {"role": "user", "content": parts, "name": "ann"}]
+    assert plain_messages(messages) == [
+        {"role": "developer", "content": "x"},
+        {"role": "user", "content": "one\ntwo", "name": "ann"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        (None, "messages"),
+        ([], "messages"),
+        ([{}], "messages[0].role"),
+        ([{"role": "root", "content": "x"}], "messages[0].role"),
+        ([{"role": 7, "content": "x"}], "messages[0].role"),
+        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": []}], "messages[0].content"),
+        ([*USER, {"role": "user", "content": [5]}], "messages[1].content[0]"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": None}]}], "messages[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        ([{"role": "user", "content": "x", "name": 5}], "messages[0].name"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
+    ],
+)
+def test_bad_messages_are_named(messages: Any, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        plain_messages(messages)
+    assert caught.value.param == param
+
+
+def test_template_kwargs_have_an_allow_list() -> None:
+    assert parse_chat({"messages": USER, "chat_template_kwargs": {"enable_thinking": False}}, HTTP)
+    for name in ("tokenize", "messages", "chat_template", "tools", "add_generation_prompt", "return_dict", "x" * 999):
+        with pytest.raises(RequestError, match="is not allowed"):
+            parse_chat({"messages": USER, "chat_template_kwargs": {name: True}}, HTTP)
+    for value in ([1], {"a": 1}, "x" * 10_000):
+        with pytest.raises(RequestError) as caught:
+            parse_chat({"messages": USER, "chat_template_kwargs": {"thinking": value}}, HTTP)
+        assert caught.value.param == "chat_template_kwargs.thinking"
