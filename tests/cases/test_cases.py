@@ -1,0 +1,88 @@
+"""Plays every case of cases.jsonl that this surface allows, on `octavo serve`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases import scenarios
+from cases.http_runner import HTTPRunner
+from cases.runner import CASES
+from support.repeating_tokenizer import write_tokenizer
+from support.server_process import TINY_MODEL
+
+SCRIPTED = ("--executor", "support.repeating:RepeatingExecutor")
+CROWDED = ("--num-blocks", "48", "--max-num-seqs", "16")
+NARROW = ("--num-blocks", "200", "--max-num-seqs", "4", "--max-waiting", "50")
+RUNNABLE = [case for case in CASES if "waits" not in case]
+
+
+class Runners:
+    """Starts the servers that cases ask for, each once."""
+
+    def __init__(self, start_server: Callable[..., Any], tmp: Path) -> None:
+        self._start = start_server
+        self._tmp = tmp
+        self._running: dict[str, HTTPRunner] = {}
+
+    def get(self, name: str) -> HTTPRunner:
+        if name == "own":
+            return HTTPRunner(self._start("--num-blocks", "600"))
+        if name not in self._running:
+            self._running[name] = self._make(name)
+        return self._running[name]
+
+    def _make(self, name: str) -> HTTPRunner:
+        match name:
+            case "tiny":
+                return HTTPRunner(self._start("--num-blocks", "600"))
+            case "crowded":
+                return HTTPRunner(self._start(*CROWDED))
+            case "narrow":
+                return HTTPRunner(self._start(*NARROW))
+            case "many-eos":
+                return HTTPRunner(self._start("--num-blocks", "200", model=self._many_eos()))
+            case "scripted":
+                path = self._tmp / "tokenizer.json"
+                emitted = [token for case in RUNNABLE for token in case["input"].get("emit", [])]
+                vocabulary = write_tokenizer(path, emitted)
+                return HTTPRunner(self._start(*SCRIPTED, "--tokenizer", str(path)), vocabulary)
+            case "scripted-model":
+                return HTTPRunner(self._start(*SCRIPTED, model="smollm2-135m"))
+        raise AssertionError(name)
+
+    def _many_eos(self) -> Path:
+        folder = self._tmp / "many-eos"
+        shutil.copytree(TINY_MODEL, folder)
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": scenarios.EOS_IDS}))
+        return folder
+
+
+@pytest.fixture(scope="session")
+def runners(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Runners:
+    return Runners(start_server, tmp_path_factory.mktemp("cases"))
+
+
+def _parameter(case: dict[str, Any]) -> Any:
+    marks = [pytest.mark.model] if case["runner"] == "scripted-model" else []
+    return pytest.param(case, id=case["id"], marks=marks)
+
+
+@pytest.mark.parametrize("case", [_parameter(case) for case in RUNNABLE])
+def test_case(case: dict[str, Any], runners: Runners) -> None:
+    play = getattr(scenarios, case["scenario"])
+    others = [runners.get("many-eos")] if "other" in inspect.signature(play).parameters else []
+    play(runners.get(case["runner"]), *others, case["input"], case["expected"])
+
+
+def test_every_case_is_played_or_says_what_it_waits_for() -> None:
+    assert len({case["id"] for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert case["title"] and case["kind"]
+        assert case.get("waits") or hasattr(scenarios, case["scenario"])
