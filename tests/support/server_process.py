@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1]
-TINY_MODEL = TESTS / "data" / "tinystories-llama-280k"
+from support.paths import TESTS, TINYSTORIES
+
+TINY_MODEL = TINYSTORIES
 TINY_TEMPLATE = TESTS / "support" / "plain_chat.jinja"
 START_LIMIT_S = 60.0
 

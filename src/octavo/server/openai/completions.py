@@ -23,7 +23,7 @@ from octavo.server.openai.protocol import CompletionRequest, parse_completion, s
 from octavo.server.sse import json_bytes, send_events
 
 if TYPE_CHECKING:
-    from octavo.engine.async_engine import Prepared
+    from octavo.engine.input_processor import Prepared
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's own default for this endpoint."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from octavo.engine.outputs import TextDelta
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.context import ServerContext
 
 if TYPE_CHECKING:
-    from octavo.engine.async_engine import Prepared
+    from octavo.engine.input_processor import Prepared
 
 LONG_PROMPT_CHARS = 4096
 """Longer texts are tokenized in a thread, so that other streams do not wait for them."""
@@ -162,20 +162,20 @@ class Meter:
         self._unfinished -= 1
 
 
-async def _only(stream: AsyncIterator[TextDelta]) -> AsyncGenerator[tuple[int, TextDelta], None]:
-    async with aclosing(cast(AsyncGenerator[TextDelta, None], stream)) as deltas:
-        async for delta in deltas:
+async def _only(stream: AsyncGenerator[TextDelta, None]) -> AsyncGenerator[tuple[int, TextDelta], None]:
+    async with aclosing(stream):
+        async for delta in stream:
             yield 0, delta
 
 
-async def _merge(streams: list[AsyncIterator[TextDelta]]) -> AsyncGenerator[tuple[int, TextDelta], None]:
+async def _merge(streams: list[AsyncGenerator[TextDelta, None]]) -> AsyncGenerator[tuple[int, TextDelta], None]:
     """Deltas of all streams in the order they come. One that fails ends all.
 
     Each stream has a task that hands over one delta at a time, so a slow reader slows them all and nothing piles up.
     """
     queue: asyncio.Queue[tuple[int, TextDelta | Exception | None]] = asyncio.Queue(len(streams))
 
-    async def pump(which: int, stream: AsyncIterator[TextDelta]) -> None:
+    async def pump(which: int, stream: AsyncGenerator[TextDelta, None]) -> None:
         try:
             async for _, delta in _only(stream):
                 await queue.put((which, delta))
