@@ -299,7 +299,9 @@ def leave_queue(runner: Runner, given: Data, expected: Data) -> None:
         long_prompt = {**BUSY, "prompt": [5] * 200, "max_tokens": 10}
         at_once(*[lambda: runner.leave(long_prompt, stream=True, after_s=0.05)] * given["count"])
     wait_for(lambda: runner.num_running() + runner.num_waiting() == 0, "queue empty", 5)
-    assert runner.num_computed_tokens() - computed == short["prompt_tokens"] * busy.n * 8
+    spent = runner.num_computed_tokens() - computed
+    once = short["prompt_tokens"] * 8  # some engines count a prompt for each of its n answers
+    assert spent in (once, once * busy.n), f"{spent} prompt tokens were computed"
 
 
 def churn(runner: Runner, given: Data, expected: Data) -> None:
