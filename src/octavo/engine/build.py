@@ -32,11 +32,15 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
     """
     executor = registry.resolve("executors", config.execution.executor).load(config, files)
     info: EngineInfo = executor.info
-    core = EngineCore(
-        executor,
-        max_num_seqs=info.max_num_seqs,
-        max_num_batched_tokens=info.max_num_batched_tokens,
-        max_model_len=info.max_model_len,
-        depth=config.scheduler.depth,
-    )
+    try:
+        core = EngineCore(
+            executor,
+            max_num_seqs=info.max_num_seqs,
+            max_num_batched_tokens=info.max_num_batched_tokens,
+            max_model_len=info.max_model_len,
+            depth=config.scheduler.depth,
+        )
+    except BaseException:
+        executor.close()
+        raise
     return core, info, executor.close

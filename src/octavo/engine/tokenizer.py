@@ -57,6 +57,10 @@ class Tokenizer:
         self.bos_token, self.bos_id = bos_token, self._id_of(bos_token)
         self.eos_token, self.eos_id = eos_token, self._id_of(eos_token)
         self.chat_template = chat_template
+        self._special_pattern = _any_of([self._added[i] for i in self.special_ids])
+        # Signs that no user can know, made here so that all threads see the same ones.
+        self._guard_sign = f"\ue0f0{secrets.token_hex(8)}\ue0f1"
+        self._token_sign = f"\ue0f2{secrets.token_hex(8)}\ue0f3"
         self._adds_bos = self.bos_id is not None and inner.encode("").ids[:1] == [self.bos_id]
 
     @classmethod
@@ -127,20 +131,6 @@ class Tokenizer:
         return ids
 
     @cached_property
-    def _guard_sign(self) -> str:
-        return f"\ue0f0{secrets.token_hex(8)}\ue0f1"
-
-    @cached_property
-    def _token_sign(self) -> str:
-        return f"\ue0f2{secrets.token_hex(8)}\ue0f3"
-
-    @cached_property
-    def _special_pattern(self) -> re.Pattern[str] | None:
-        """Any control token's spelling, the longest first."""
-        spellings = sorted((self._added[i] for i in self.special_ids if len(self._added[i]) > 1), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, spellings))) if spellings else None
-
-    @cached_property
     def _secret_twin(self) -> tokenizers.Tokenizer:
         """This tokenizer, but its control tokens are spelled with a secret sign in front, which no user can know."""
         settings = msgspec.json.decode(self._inner.to_str())
@@ -172,6 +162,12 @@ class Tokenizer:
             return self._added[token_id].encode("utf-8", "replace")
         token = self._inner.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         return b"" if token is None else self._spelling.to_bytes(token)
+
+
+def _any_of(spellings: list[str]) -> re.Pattern[str] | None:
+    """Matches any of them, the longest first. One of a single character cannot be told from text."""
+    longest_first = sorted((spelling for spelling in spellings if len(spelling) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 def _spelling(inner: tokenizers.Tokenizer) -> TokenSpelling:

@@ -21,8 +21,9 @@ Start = Callable[..., Host]
 pytestmark = pytest.mark.parametrize("kind", ["inline", "thread", "process"])
 
 
-def test_answers_come_complete_and_in_order(start: Start, kind: str) -> None:
-    host = start(kind)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_answers_come_complete_and_in_order(start: Start, kind: str, depth: int) -> None:
+    host = start(kind, depth=depth)
     prompts = {i: [1, 50 + i, *range(100, 100 + 3 * i)] for i in range(1, 13)}
     for i, prompt in prompts.items():
         host.submit(request(i, prompt, max_tokens=5 * i))
