@@ -190,8 +190,7 @@ def test_the_engine_process_is_killed_in_the_middle_of_streams(run: Callable[...
     run(body, "SlowExecutor", host="process")
 
 
-@pytest.mark.parametrize("host", ["thread", "process"])
-def test_an_engine_that_fails_for_good_tells_everybody(run: Callable[..., None], host: str) -> None:
+def test_an_engine_that_fails_for_good_tells_everybody(run: Callable[..., None]) -> None:
     async def body(engine: AsyncEngine) -> None:
         streams = [collect(engine.stream(engine.prepare([1, i], SamplingParams()))) for i in range(3, 6)]
         results = await asyncio.gather(*streams, return_exceptions=True)
@@ -201,7 +200,7 @@ def test_an_engine_that_fails_for_good_tells_everybody(run: Callable[..., None],
         with pytest.raises(EngineDeadError):
             await collect(engine.stream(engine.prepare([1], SamplingParams())))
 
-    run(body, "RaisingExecutor", host=host)
+    run(body, "RaisingExecutor")
 
 
 def test_a_bad_request_fails_alone(run: Callable[..., None]) -> None:

@@ -123,7 +123,7 @@ def test_chat_needs_a_template_and_takes_one_from_a_file(make: MakeLLM, tmp_path
     assert one.prompt_token_ids.count(2) == 1, "the user's own marker is text"
 
 
-@pytest.mark.parametrize("host", ["inline", "thread", "process"])
+@pytest.mark.parametrize("host", ["inline", "thread"])
 def test_a_dead_engine_is_told(make: MakeLLM, host: str) -> None:
     llm = make("RaisingExecutor", host=host)
     with pytest.raises(EngineDeadError):
