@@ -37,7 +37,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
-        subprocess.run([python, "-m", "pip", "install", "-q", "--no-compile", args.source], check=True)
+        # A build folder of its own: the usual one belongs to the editable installation.
+        install = [python, "-m", "pip", "install", "-q", "--no-compile", "-C", f"build-dir={folder}/build", args.source]
+        subprocess.run(install, check=True)
         where = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"],
             check=True,

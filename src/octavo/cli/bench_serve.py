@@ -163,7 +163,7 @@ async def _wait_until_ready(at: Any, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            await get(at, "/v1/models")
+            await asyncio.wait_for(get(at, "/v1/models"), 5)
             return
         except (OSError, HTTPError) as error:
             if time.monotonic() > deadline:

@@ -9,7 +9,7 @@ import platform
 from typing import Any
 
 from octavo.cli import machine
-from octavo.cli.text import megabytes
+from octavo.cli.text import count, megabytes
 
 MIN_MEMORY_BYTES = 512 * 10**6
 """Below this the default model and a useful KV pool do not fit."""
@@ -76,6 +76,7 @@ def _kernels(isa: str | None, num_threads: int | None, problems: list[str]) -> d
 
         found["supported_paths"] = supported_paths()
         cpu = registry.resolve("backends", "cpu")
+        found["default_dtype"] = cpu.default_dtype()
         for dtype in ("bfloat16", "float32"):
             backend = cpu(dtype, num_threads=num_threads, isa=isa)
             found[dtype] = backend.describe()
@@ -114,9 +115,14 @@ def _print(report: dict[str, Any]) -> None:
     _row("allowed", f"{cpu['cpus_allowed']} CPUs; cgroup quota: {'none' if quota is None else f'{quota:g} CPUs'}")
     print("Kernels")
     _row("supported", ", ".join(kernels.get("supported_paths", [])) or "none")
+    _row("dtype auto", kernels.get("default_dtype", "unknown"))
     for dtype in ("bfloat16", "float32"):
         if dtype in kernels:
-            _row(dtype, ", ".join(f"{key} {value}" for key, value in kernels[dtype].items()))
+            facts = dict(kernels[dtype])
+            facts.pop("dtype", None)
+            _row(dtype, f"{facts.pop('kernel_path')}, {count(int(facts.pop('num_threads')), 'thread')}")
+            for key, value in facts.items():
+                _row("", f"{key}: {value}")
     print("Memory")
     for label, key in (("total", "total_bytes"), ("available", "available_bytes"), ("limit", "cgroup_limit_bytes")):
         _row(label, "unknown or none" if memory[key] is None else megabytes(memory[key]))
