@@ -38,7 +38,7 @@ def main() -> int:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         # A build folder of its own: the usual one belongs to the editable installation.
-        install = [python, "-m", "pip", "install", "-q", "--no-compile", "-C", f"build-dir={folder}/build", args.source]
+        install = [python, "-m", "pip", "install", "-q", "-C", f"build-dir={folder}/build", args.source]
         subprocess.run(install, check=True)
         where = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"],
