@@ -9,7 +9,7 @@ import platform
 from typing import Any
 
 from octavo.cli import machine
-from octavo.cli.text import count, megabytes
+from octavo.cli.text import count, size
 
 MIN_MEMORY_BYTES = 512 * 10**6
 """Below this the default model and a useful KV pool do not fit."""
@@ -92,7 +92,7 @@ def _memory(problems: list[str]) -> dict[str, int | None]:
     total, available, limit = machine.memory_total(), machine.memory_available(), machine.memory_limit()
     usable = min((x for x in (available, limit) if x is not None), default=None)
     if usable is not None and usable < MIN_MEMORY_BYTES:
-        problems.append(f"only {megabytes(usable)} of memory can be used; models and KV need more")
+        problems.append(f"only {size(usable)} of memory can be used; models and KV need more")
     return {"total_bytes": total, "available_bytes": available, "cgroup_limit_bytes": limit, "usable_bytes": usable}
 
 
@@ -125,11 +125,11 @@ def _print(report: dict[str, Any]) -> None:
                 _row("", f"{key}: {value}")
     print("Memory")
     for label, key in (("total", "total_bytes"), ("available", "available_bytes"), ("limit", "cgroup_limit_bytes")):
-        _row(label, "unknown or none" if memory[key] is None else megabytes(memory[key]))
+        _row(label, "unknown or none" if memory[key] is None else size(memory[key]))
     print("Models")
     _row("cache", report["models"]["folder"])
     for name, num_bytes in report["models"]["cached"].items():
-        _row(name, megabytes(num_bytes))
+        _row(name, size(num_bytes))
     print("Versions")
     for name, version in report["versions"].items():
         if version is not None:

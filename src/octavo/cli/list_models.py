@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.text import megabytes
+from octavo.cli.text import size
 
 if TYPE_CHECKING:
     from octavo.weights.catalogue import CatalogueEntry
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for entry in CATALOGUE:
         state = "here" if entry.name in here else "to fetch"
-        print(f"{entry.name:<16}{state:<10}{megabytes(entry.size):<10}{entry.description} ({entry.license})")
+        print(f"{entry.name:<16}{state:<10}{size(entry.size):<10}{entry.description} ({entry.license})")
     print(f"cache: {models_dir(args.download_dir)}")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from octavo.cli.text import megabytes
+from octavo.cli.text import size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from octavo.weights.model_cache import remove
 
-    print(f"freed {megabytes(remove(args.model, args.download_dir))}")
+    print(f"freed {size(remove(args.model, args.download_dir))}")
     return 0

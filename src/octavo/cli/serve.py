@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, http_config
-from octavo.cli.text import count, megabytes
+from octavo.cli.text import count, size
 from octavo.config import HTTPConfig
 from octavo.messages import EngineInfo
 
@@ -75,12 +75,12 @@ def announcement(info: EngineInfo, http: HTTPConfig, name: str, start_s: float) 
     """What the engine settled on, and two requests to paste."""
     facts = {
         "model": name,
-        "weights": f"{info.weight_dtype}, {megabytes(info.weight_bytes)}",
+        "weights": f"{info.weight_dtype}, {size(info.weight_bytes)}",
         "kernels": f"{info.kernel_path}, {count(info.num_threads, 'thread')}",
         "context": f"{info.max_model_len:,} tokens",
         "batch": f"up to {info.max_num_seqs} sequences and {info.max_num_batched_tokens:,} tokens in a step",
-        "KV memory": f"{megabytes(info.kv_bytes)} {info.kv_dtype}: {info.num_blocks:,} blocks of "
-        f"{info.block_size} tokens, {info.kv_bytes_per_token:,} bytes per token",
+        "KV memory": f"{size(info.kv_bytes)} in {info.kv_dtype}: {info.block_size} tokens per block, "
+        f"{info.kv_bytes_per_token:,} bytes per token",
         "": info.kv_reason,
         "start": f"{start_s:.2f} s, {info.load_s:.2f} s of it for the weights",
     }

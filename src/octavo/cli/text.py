@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 
-def megabytes(num_bytes: int) -> str:
-    """Bytes for people: 1 MB is 10^6 bytes."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+def size(num_bytes: float) -> str:
+    """Bytes for people: `256.5 MiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "bytes" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} GiB"
 
 
 def count(number: int, noun: str) -> str:

@@ -31,7 +31,7 @@ def test_list_says_what_is_here(cache: Path, capsys: pytest.CaptureFixture[str])
 
 def test_rm_frees_and_says_when_there_is_nothing(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rm", "smollm2-135m"]) == 0
-    assert "freed 0.0 MB" in capsys.readouterr().out
+    assert "freed 110 bytes" in capsys.readouterr().out
     assert main(["rm", "smollm2-135m"]) == 2
     assert "not in the model cache" in capsys.readouterr().err
 

@@ -21,7 +21,7 @@ INFO = EngineInfo(
 
 def test_the_text_says_what_was_taken_and_why() -> None:
     text = announcement(INFO, HTTPConfig(port=8123), "my-model", 1.25)
-    for fact in ("bfloat16, 269.0 MB", "avx512, 2 threads", "737.3 MB", "1,000 blocks of 16 tokens",
+    for fact in ("bfloat16, 256.5 MiB", "avx512, 2 threads", "703.1 MiB", "16 tokens per block, 46,080 bytes per token",
                  "half of 1.5 GB free", "1.25 s", "http://127.0.0.1:8123", "my-model"):  # fmt: skip
         assert fact in text
     assert all(len(line) <= 100 or line.startswith(("curl", "stream")) for line in text.splitlines())
