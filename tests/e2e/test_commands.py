@@ -1,0 +1,117 @@
+"""The commands on a real model, as a user runs them: processes, pipes, pasted requests."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.server_process import TINY_MODEL, TINY_TEMPLATE, ServerProcess
+
+MODEL = str(TINY_MODEL)
+TEMPLATE = ["--chat-template", str(TINY_TEMPLATE)]
+
+
+def octavo(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "octavo.cli.main", *words]
+    source = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, **source)  # type: ignore[call-overload,no-any-return]
+
+
+def test_generate_from_argument_pipe_and_file(tmp_path: Path) -> None:
+    words = ["--temperature", "0", "--max-tokens", "12"]
+    given = octavo("generate", MODEL, "Once upon a time", *words)
+    assert given.returncode == 0, given.stderr
+    assert len(given.stdout.split()) > 3 and given.stdout.endswith("\n")
+    piped = octavo("generate", MODEL, *words, stdin="Once upon a time")
+    assert piped.stdout == given.stdout
+    prompts = tmp_path / "prompts"
+    prompts.write_text('Once upon a time\n\n{"prompt": "Lily saw"}\n')
+    lines = octavo("generate", MODEL, "--file", str(prompts), "--n", "2", *words).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["index"], row["prompt"], len(row["answers"])) for row in rows] == [
+        (0, "Once upon a time", 2),
+        (1, "Lily saw", 2),
+    ]
+    assert rows[0]["answers"][0]["text"] == given.stdout[:-1], "who else is in the batch changes nothing"
+    assert {answer["finish_reason"] for row in rows for answer in row["answers"]} == {"length"}
+
+
+def test_a_prompt_that_does_not_fit_fails_alone() -> None:
+    long = " word" * 400
+    done = octavo("generate", MODEL, "--file", "-", "--max-tokens", "3", stdin=f"Once\n{long}\n")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1 and "answers" in rows[0] and "error" in rows[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["generate", MODEL], "TEXT"),
+        (["generate", MODEL, "x", "--temperature", "-1"], "temperature = -1.0: must be"),
+        (["generate", "no-such-model", "x"], "no model 'no-such-model'"),
+        (["generate", MODEL, "x", "--block-size", "3"], "block_size = 3: must be"),
+        (["serve", MODEL, "--port", "70000"], "port = 70000: must be"),
+        (["serve", MODEL, "--isa", "sse2"], "isa = 'sse2': must be"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(words: list[str], line: str) -> None:
+    done = octavo(*words)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert line in last and "Traceback" not in done.stderr
+
+
+def test_chat_with_a_model_of_its_own() -> None:
+    done = octavo("chat", MODEL, *TEMPLATE, "--temperature", "0", "--max-tokens", "5", stdin="Once upon\n/reset\nHi\n")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 3 and "(forgotten)" in done.stdout
+
+
+def test_bench_offline_and_bench_serve_with_a_server_of_its_own(tmp_path: Path) -> None:
+    workload = tmp_path / "w.jsonl"
+    workload.write_text('{"prompt": "Once upon a time", "output_token_count": 8, "n": 2}\n')
+    common = ["--dataset-path", str(workload), "--num-prompts", "3", "--save-result", "--result-dir", str(tmp_path)]
+    offline = octavo("bench", "offline", MODEL, *common, "--result-filename", "offline.json")
+    assert offline.returncode == 0, offline.stderr
+    served = octavo("bench", "serve", MODEL, *common, "--result-filename", "serve.json", "--request-rate", "50")
+    assert served.returncode == 0, served.stderr
+    for name in ("offline.json", "serve.json"):
+        result = json.loads((tmp_path / name).read_text())
+        assert (result["completed"], result["total_output_tokens"]) == (3, 48)
+    assert result["own_server"] and result["wrong_length"] == 0 and result["request_rate"] == 50
+
+
+def test_what_serve_prints_works_when_pasted(tmp_path: Path) -> None:
+    flags = [*TEMPLATE, "--max-model-len", "128", "--served-model-name", "tiny 'tale'"]
+    server = ServerProcess(TINY_MODEL, *flags, log=tmp_path / "log")
+    try:
+        server.wait_ready()
+        shown = _wait_for_announcement(server)
+        for fact in ("weights", "kernels", "KV memory", "blocks", "start", server.url):
+            assert fact in shown
+        curl = re.search(r"^curl .*$", shown, re.MULTILINE)
+        snippet = re.search(r"^from openai.*?^    print\(.*?$", shown, re.MULTILINE | re.DOTALL)
+        assert curl and snippet
+        if shutil.which("curl"):
+            raw = subprocess.run(["sh", "-c", curl[0]], capture_output=True, text=True, timeout=60, check=True).stdout
+            frames = [frame for frame in raw.split("\n\n") if frame]
+            assert len(frames) > 5 and frames[-1] == "data: [DONE]"
+        said = subprocess.run([sys.executable, "-c", snippet[0]], capture_output=True, text=True, timeout=60)
+        assert said.returncode == 0 and len(said.stdout) > 10, said.stderr
+    finally:
+        server.stop()
+
+
+def _wait_for_announcement(server: ServerProcess) -> str:
+    deadline = time.monotonic() + 10
+    while "flush=True)" not in (shown := server.log.read_text()):
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.02)
+    return shown
