@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -44,6 +45,40 @@ class Memory {
   private:
     void* data_ = nullptr;
     size_t size_ = 0;
+};
+
+// Hands out pieces of large ranges, so that weights lie in whole huge pages: a matrix in a mapping of its own would
+// begin and end in small ones, and many are smaller than one huge page. A range lives as long as a piece of it.
+class Arena {
+  public:
+    struct Piece {
+        std::shared_ptr<Memory> range;
+        void* data = nullptr;
+    };
+
+    // `size` zeroed bytes, aligned to 64.
+    Piece take(size_t size) {
+        const size_t rounded = (size + 63) / 64 * 64;
+        if (!range_ || rounded > room_) {
+            const size_t length = rounded > kRange ? rounded : kRange;
+            range_ = std::make_shared<Memory>(length + kHugePage);
+            const size_t address = reinterpret_cast<size_t>(range_->as<void>());
+            used_ = (kHugePage - address % kHugePage) % kHugePage;
+            room_ = length;
+        }
+        Piece piece{range_, range_->as<char>() + used_};
+        used_ += rounded;
+        room_ -= rounded;
+        return piece;
+    }
+
+  private:
+    static constexpr size_t kHugePage = size_t{2} << 20;
+    static constexpr size_t kRange = size_t{64} << 20;
+
+    std::shared_ptr<Memory> range_;
+    size_t used_ = 0;
+    size_t room_ = 0;
 };
 
 }  // namespace octavo

@@ -20,15 +20,17 @@ constexpr int64_t kRopeStep = 1024;
 
 }  // namespace
 
-Matrix::Matrix(const Kernels& kernels, int64_t n, int64_t k, bool bf16) : kernels(&kernels), n(n), k(k), bf16(bf16) {
+Matrix::Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, bool bf16)
+    : kernels(&kernels), n(n), k(k), bf16(bf16) {
     if (n < 1 || k < 1 || n > INT32_MAX || k > INT32_MAX) refuse("shape", "a matrix needs rows and columns");
-    memory = Memory(size_t(kernels.packed_bytes(n, k, bf16)));
+    bytes = size_t(kernels.packed_bytes(n, k, bf16));
+    memory = arena.take(bytes);
 }
 
 void Matrix::pack(const void* rows, int64_t first_row, int64_t num_rows, ThreadPool& pool) {
     if (first_row < 0 || num_rows < 0 || first_row > n - num_rows)
         refuse("first_row", "the rows do not fit the matrix's " + std::to_string(n));
-    kernels->pack({rows, first_row, num_rows, k, bf16, memory.as<void>()}, pool);
+    kernels->pack({rows, first_row, num_rows, k, bf16, memory.data}, pool);
 }
 
 // Cosines and sines of one set of frequencies: [positions][2][half], grown as positions are met.
@@ -285,10 +287,10 @@ void Program::execute(const Op& op, const StepInput& in) {
     switch (op.kind) {
         case Op::Kind::kEmbedding:
             return kernels_.embedding(
-                {op.matrix->memory.as<void>(), op.matrix->bf16, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
+                {op.matrix->memory.data, op.matrix->bf16, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
                 pool_);
         case Op::Kind::kLinear:
-            return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.as<void>(), op.matrix->bf16, op.matrix->n,
+            return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.data, op.matrix->bf16, op.matrix->n,
                                     op.matrix->k, op.vector.empty() ? nullptr : op.vector.data(), rows.out,
                                     rows.out_stride, rows.num_rows, linear_scratch_.as<void>()},
                                    pool_);

@@ -15,7 +15,7 @@ namespace octavo {
 // A weight [n, k] in the panels of one instruction set.
 class Matrix {
   public:
-    Matrix(const Kernels& kernels, int64_t n, int64_t k, bool bf16);
+    Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, bool bf16);
 
     // Puts `rows` [num_rows, k] (float32, or bfloat16 bits) at row `first_row`.
     void pack(const void* rows, int64_t first_row, int64_t num_rows, ThreadPool& pool);
@@ -24,7 +24,8 @@ class Matrix {
     int64_t n;
     int64_t k;
     bool bf16;
-    Memory memory;
+    size_t bytes;
+    Arena::Piece memory;
 };
 
 // One step's input, checked by Program::run before anything is computed. As backends/protocol.py StepBatch.

@@ -57,18 +57,20 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
 }  // namespace
 
 void bind_program(nb::module_& m) {
+    nb::class_<Arena>(m, "Arena", "Memory for weights, in huge pages.").def(nb::init<>());
+
     nb::class_<Matrix>(m, "Matrix", "A weight [n, k] in the panels of one kernel path.")
         .def(
             "__init__",
-            [](Matrix* self, int64_t n, int64_t k, bool bf16, const std::string& isa) {
-                new (self) Matrix(kernels_for(isa), n, k, bf16);
+            [](Matrix* self, Arena& arena, int64_t n, int64_t k, bool bf16, const std::string& isa) {
+                new (self) Matrix(kernels_for(isa), arena, n, k, bf16);
             },
-            nb::arg("n"), nb::arg("k"), nb::arg("bf16"), nb::arg("isa"))
+            nb::arg("arena"), nb::arg("n"), nb::arg("k"), nb::arg("bf16"), nb::arg("isa"))
         .def("pack", &pack, nb::arg("rows"), nb::arg("first_row"), nb::arg("pool"),
              "Put rows [num_rows, k], float32 or bfloat16 bits, at `first_row`.")
         .def_ro("n", &Matrix::n)
         .def_ro("k", &Matrix::k)
-        .def_prop_ro("nbytes", [](const Matrix& self) { return self.memory.size(); });
+        .def_prop_ro("nbytes", [](const Matrix& self) { return self.bytes; });
 
     nb::class_<Program>(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).")
         .def(

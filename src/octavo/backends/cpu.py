@@ -166,6 +166,7 @@ class CpuBackend:
         self.dtype = dtype
         self.isa = chosen_path(isa)
         self._pool = _native.ThreadPool(num_threads or 0)
+        self._arena = _native.Arena()
 
     @staticmethod
     def default_dtype() -> str:
@@ -183,7 +184,7 @@ class CpuBackend:
 
     def matrix(self, parts: Sequence[Array]) -> Weight:
         bf16 = self.dtype == "bfloat16"
-        matrix = _native.Matrix(sum(len(part) for part in parts), parts[0].shape[1], bf16, self.isa)
+        matrix = _native.Matrix(self._arena, sum(len(part) for part in parts), parts[0].shape[1], bf16, self.isa)
         start = 0
         for part in parts:
             matrix.pack(_as_stored(part, bf16), start, self._pool)
