@@ -67,3 +67,37 @@ def test_make_help_lists_every_target_a_page_names() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"`make ([a-z-]+)`", page.read_text())}
     assert named <= targets | {"help"}
+
+
+def definitions(source: str) -> set[str]:
+    """Dotted names of every class, function and assigned name at the top of a module or of a class."""
+    found: set[str] = set()
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                walk(node.body, f"{prefix}{node.name}.")
+
+    walk(ast.parse(source).body, "")
+    return found
+
+
+LIFE = ROOT / "docs" / "life-of-a-request.md"
+NAMED = re.findall(r"\[`([^`]+)`\]\(\.\./([^)]+)\)", LIFE.read_text())
+
+
+@pytest.mark.parametrize(("name", "file"), sorted(set(NAMED)))
+def test_the_life_of_a_request_names_functions_that_exist(name: str, file: str) -> None:
+    source = (ROOT / file).read_text()
+    if file.endswith(".cpp"):
+        assert re.search(rf"^[\w:*&<> ]*\b{re.escape(name)}\(", source, re.MULTILINE), f"{file} has no {name}"
+    else:
+        assert name in definitions(source), f"{file} has no {name}"
+
+
+def test_the_life_of_a_request_visits_every_room() -> None:
+    rooms = {file.split("/")[2] for _, file in NAMED if file.startswith("src/octavo/")}
+    assert rooms >= {"cli", "server", "engine", "core", "executor", "worker", "models", "backends", "weights"}
+    assert len(NAMED) > 50
