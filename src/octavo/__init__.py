@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "CompletionOutput",
+    "ConfigError",
+    "EngineConfig",
+    "ModelError",
+    "OctavoError",
+    "RequestError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
+
 _WHERE = {
     "LLM": "octavo.engine.llm",
     "AsyncEngine": "octavo.engine.async_engine",
@@ -21,8 +35,6 @@ _WHERE = {
     "RequestError": "octavo.errors",
     "ModelError": "octavo.errors",
 }
-
-__all__ = [*_WHERE, "__version__"]
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig

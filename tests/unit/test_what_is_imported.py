@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import octavo
+
 HEAVY = ("numpy", "torch", "starlette", "uvicorn", "tokenizers", "jinja2", "zmq", "rich", "huggingface_hub", "msgspec")
 
 
@@ -19,6 +21,13 @@ def loaded_after(code: str, names: tuple[str, ...]) -> set[str]:
 
 def test_import_octavo_loads_nothing_heavy() -> None:
     assert loaded_after("import octavo", HEAVY) == set()
+
+
+def test_public_names_are_all_there() -> None:
+    assert all(getattr(octavo, name) is not None for name in octavo.__all__)
+    assert set(dir(octavo)) == set(octavo.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Engine'"):
+        octavo.Engine  # noqa: B018
 
 
 def test_public_names_load_only_what_they_need() -> None:
