@@ -20,6 +20,9 @@ from octavo.messages import EngineRequest, SamplingParams
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 64
 
+BUDGET_US = {"32": 60, "256": 400}
+"""What a step may cost at most, by batch size: little beside the milliseconds that the model takes."""
+
 
 class _Ready:
     def __init__(self, answer: StepResult) -> None:
@@ -125,10 +128,12 @@ def print_table(figures: dict[str, dict[str, float]]) -> None:
     from rich.table import Table
 
     table = Table(title="schedule + plan + apply, one decode step", title_justify="left")
-    for name in ("sequences", "median, us", "mean, us", "median us per sequence"):
+    for name in ("sequences", "median, us", "budget, us", "mean, us", "median us per sequence"):
         table.add_column(name, justify="right")
     for count, found in figures.items():
-        table.add_row(count, f"{found['median_us']:.1f}", f"{found['mean_us']:.1f}", f"{found['us_per_sequence']:.2f}")
+        budget = f"{BUDGET_US[count]}" if count in BUDGET_US else "-"
+        mean, each = f"{found['mean_us']:.1f}", f"{found['us_per_sequence']:.2f}"
+        table.add_row(count, f"{found['median_us']:.1f}", budget, mean, each)
     Console(highlight=False).print(table)
 
 
