@@ -22,24 +22,24 @@ $(VENV)/.tools:
 	@echo "setting up $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install -q "scikit-build-core>=0.11" "nanobind>=2.9" "cmake>=3.26" "ninja>=1.11"
-	touch $@
+	@touch $@
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE)
 	@echo "compiling and installing Octavo (a minute or two the first time) ..."
 	@$(BIN)/pip install -q --no-build-isolation -e .
-	touch $@
+	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/pip install -q --no-build-isolation -e ".[test]"
-	touch $@
+	@touch $@
 
 $(VENV)/.golden: $(VENV)/.test
 	$(BIN)/pip install -q --no-build-isolation -e ".[test,golden]"
-	touch $@
+	@touch $@
 
 $(VENV)/.check: $(VENV)/.test
 	$(BIN)/pip install -q --no-build-isolation -e ".[test,check]"
-	touch $@
+	@touch $@
 
 build: $(VENV)/.installed  ## build and install into .venv
 

@@ -94,6 +94,8 @@ def _add(heading: Any, flag: Flag) -> None:
 
 def _reader(flag: Flag) -> Callable[[str], Any]:
     def read(text: str) -> Any:
+        if flag.choices and text not in flag.choices:
+            raise argparse.ArgumentTypeError(f"{text!r} must be one of {', '.join(flag.choices)}")
         try:
             return _PARSERS[flag.kind](text)
         except (ValueError, OverflowError):

@@ -118,6 +118,7 @@ def test_not_integers(text: str) -> None:
         (["m", "--zzz"], "no such flag: --zzz (see"),
         (["m", "another"], "unexpected argument 'another'"),
         (["--block-size", "many"], "argument --block-size: 'many' must be an integer, such as 4096 or 4K"),
+        (["--engine-host", "gpu"], "argument --engine-host: 'gpu' must be one of inline, thread, process"),
         (["--block-size", "infK"], "argument --block-size: 'infK' must be an integer"),
         (["--max-model"], "no such flag: --max-model; did you mean --"),
     ],
