@@ -136,7 +136,7 @@ class CpuProgram:
         self._native = native
 
     def run(self, batch: StepBatch) -> Float32Array:
-        return self._native.run(
+        logits: Float32Array = self._native.run(
             batch.token_ids,
             batch.positions,
             batch.batch_rows,
@@ -144,6 +144,7 @@ class CpuProgram:
             batch.seq_lens,
             batch.logits_tokens,
         )
+        return logits
 
 
 class CpuBackend:
@@ -225,9 +226,33 @@ class CpuBackend:
         return CpuProgram(native)
 
     def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:
-        fields = (getattr(batch, name) for name in SampleBatch.__struct_fields__)
-        chosen = _native.sample(logits, *fields, pool=self._pool, isa=self.isa)
-        return SampleOutput(**dict(zip(SampleOutput.__struct_fields__, chosen, strict=True)))
+        token_ids, logprobs, ranks, top_ids, top_logprobs = _native.sample(
+            logits,
+            batch.temperature,
+            batch.top_k,
+            batch.top_p,
+            batch.min_p,
+            batch.repetition_penalty,
+            batch.presence_penalty,
+            batch.frequency_penalty,
+            batch.seed,
+            batch.sequence_index,
+            batch.position,
+            batch.history_start,
+            batch.history,
+            batch.num_prompt,
+            batch.bias_start,
+            batch.bias_ids,
+            batch.bias_values,
+            batch.banned_start,
+            batch.banned_ids,
+            batch.num_logprobs,
+            pool=self._pool,
+            isa=self.isa,
+        )
+        return SampleOutput(
+            token_ids=token_ids, logprobs=logprobs, ranks=ranks, top_ids=top_ids, top_logprobs=top_logprobs
+        )
 
     def close(self) -> None:
         """Threads stop when the last program that uses them is gone."""
