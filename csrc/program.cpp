@@ -287,8 +287,7 @@ void Program::execute(const Op& op, const StepInput& in) {
     switch (op.kind) {
         case Op::Kind::kEmbedding:
             return kernels_.embedding(
-                {op.matrix->memory.data, op.matrix->bf16, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
-                pool_);
+                {op.matrix->memory.data, op.matrix->bf16, op.matrix->k, in.token_ids, rows.out, rows.num_rows}, pool_);
         case Op::Kind::kLinear:
             return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.data, op.matrix->bf16, op.matrix->n,
                                     op.matrix->k, op.vector.empty() ? nullptr : op.vector.data(), rows.out,
