@@ -87,8 +87,31 @@ def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert capsys.readouterr().err.startswith("octavo chat: error: ")
 
 
+@pytest.fixture
+def sigint_is_not_ignored() -> Iterator[None]:
+    """A test run in the background of a shell inherits an ignored SIGINT, and hands it on to its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def chat_in_a_terminal(url: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The process, and our end of its terminal."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "octavo.cli.main", "chat", "--url", url]
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end) as process:
+        os.close(end)
+        try:
+            yield process, terminal
+        finally:
+            process.kill()
+            os.close(terminal)
+
+
+@pytest.mark.usefixtures("sigint_is_not_ignored")
 def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
-    """In a terminal: the first answer never ends by itself, Ctrl-C stops it, the next turn is answered."""
+    """The first answer never ends by itself, Ctrl-C stops it, the next turn is answered."""
 
     def answer(body: dict[str, Any]) -> list[str]:
         if len(body["messages"]) == 1:
@@ -96,12 +119,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
         return [json.dumps({"choices": [{"delta": {"content": "done"}}]}), "[DONE]"]
 
     server = SSEServer(answer, delay_s=0.005)
-    with running(server) as url:
-        terminal, end = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "octavo.cli.main", "chat", "--url", url], stdin=end, stdout=end, stderr=end
-        )
-        os.close(end)
+    with running(server) as url, chat_in_a_terminal(url) as (process, terminal):
         os.write(terminal, b"go\n")
         _read_until(terminal, "on and on and ")
         process.send_signal(signal.SIGINT)
@@ -110,12 +128,11 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
         _read_until(terminal, "done")
         os.write(terminal, b"/exit\n")
         assert process.wait(20) == 0
-        os.close(terminal)
     assert server.bodies[1]["messages"][1]["content"].startswith("on and "), "what was said stays in the history"
 
 
 def _read_until(terminal: int, text: str, timeout_s: float = 20.0) -> None:
     seen, deadline = "", time.monotonic() + timeout_s
     while text not in seen:
-        assert time.monotonic() < deadline, seen
+        assert time.monotonic() < deadline, seen[-500:]
         seen += os.read(terminal, 4096).decode()
