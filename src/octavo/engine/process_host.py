@@ -59,7 +59,15 @@ class _Child:
         return self._process.pid
 
     def send(self, command: wire.Command) -> None:
-        self._commands.send(wire.encode(command))
+        """Send, waiting for a process that has yet to open its socket. To one that is gone nothing is sent: `receive`
+        reports its end."""
+        data = wire.encode(command)
+        while self._process.poll() is None:
+            try:
+                self._commands.send(data, zmq.NOBLOCK)
+                return
+            except zmq.Again:
+                self._commands.poll(50, zmq.POLLOUT)
 
     def receive(self, timeout_s: float | None) -> wire.Event | None:
         """The next event, or None after the time.
