@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from support.paths import TESTS, TINYSTORIES
+from support.processes import cpu_seconds
 
 TINY_MODEL = TINYSTORIES
 TINY_TEMPLATE = TESTS / "support" / "plain_chat.jinja"
@@ -102,6 +103,16 @@ class ServerProcess:
             except OSError:
                 time.sleep(0.02)
         raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
+
+    @property
+    def engine_pids(self) -> list[int]:
+        """Processes that the server has started."""
+        return children(self.process.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that the server and its engine have used."""
+        return sum(map(cpu_seconds, [self.process.pid, *self.engine_pids]))
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -196,6 +207,19 @@ class ServerProcess:
             assert waited < timeout_s, f"{name} is {now} after {waited:.2f} s, not {value}"
             time.sleep(0.01)
         return time.monotonic() - begin
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is `pid`."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
 
 
 def answers_for(server: ServerProcess, body: dict[str, Any], seconds: float, share: int) -> int:

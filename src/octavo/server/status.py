@@ -56,6 +56,7 @@ class Metrics:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = self._context
         try:
+            context.engine.check_health()
             stats = await asyncio.wait_for(context.engine.stats(), STATS_TIMEOUT_S)
         except (EngineDeadError, TimeoutError):
             stats = None
