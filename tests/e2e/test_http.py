@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from octavo.config import HTTPConfig
-from octavo.messages import EngineInfo
 from octavo.server.app import create_app
 from octavo.server.gate import OPEN_PATHS
+from support.infos import tiny_info
 from support.server_process import ServerProcess
 
 KEY = "sk-first-0123456789"
@@ -33,10 +33,7 @@ def keyed(start_server: Any) -> ServerProcess:
 
 def served_routes() -> list[Any]:
     """Every route of the application, as the router has them; no engine is asked for that."""
-    info = EngineInfo(
-        **{f: {"int": 1, "str": "x"}.get(t, ()) for f, t in EngineInfo.__annotations__.items() if t in ("int", "str")}
-    )
-    return create_app(SimpleNamespace(info=info), HTTPConfig()).routes  # type: ignore[arg-type, return-value]
+    return create_app(SimpleNamespace(info=tiny_info()), HTTPConfig()).routes  # type: ignore[arg-type, return-value]
 
 
 def auth(key: str) -> dict[str, str]:

@@ -116,6 +116,20 @@ def test_token_ids_as_prompt(client: OpenAI) -> None:
     assert by_ids.usage is not None and by_ids.usage.prompt_tokens == 5
     single = client.completions.create(prompt=[1, 300, 301], **options)
     assert by_ids.choices[0].text.endswith(single.choices[0].text)
+    assert len(by_ids.choices[0].text) > len(single.choices[0].text)
+
+
+def test_echo_of_token_ids_is_their_text(server: ServerProcess) -> None:
+    """Control tokens inside the prompt are no text unless asked for; the offsets hold either way."""
+    body = {"prompt": [1, 403, 2, 300, 1, 301], "max_tokens": 2, "echo": True, "logprobs": 0, "temperature": 0}
+    for skip in (True, False):
+        choice = server.post("/v1/completions", {**body, "skip_special_tokens": skip}).body["choices"][0]
+        tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+        shown = [token for token in tokens if not (skip and token in ("<s>", "</s>"))]
+        assert choice["text"].strip() == "".join(shown).strip()
+        for token, begin in zip(tokens, offsets, strict=True):
+            if token in shown:
+                assert choice["text"].startswith((token, token.removeprefix(" ")), begin), (token, begin)
 
 
 def test_chat_logprobs(client: OpenAI) -> None:

@@ -6,16 +6,14 @@ the URL. Everything needs a key but the few routes that are open by name.
 
 from __future__ import annotations
 
-import logging
 import re
-import traceback
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.auth import KeyRing
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.context import ServerContext
-from octavo.server.openai.errors import ErrorReply, problem, reply_to
+from octavo.server.openai.errors import ErrorReply, answer_to, problem
 
 OPEN_PATHS = frozenset({"/health", "/ping"})
 """Routes that answer without a key; probes have none."""
@@ -24,8 +22,6 @@ CLIENT_LEFT_STATUS = 499
 """Counted for requests whose client left first; never sent."""
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-log = logging.getLogger("octavo.server")
 
 
 class Gate:
@@ -47,7 +43,9 @@ class Gate:
         except ClientDisconnectedError:
             reply.status = CLIENT_LEFT_STATUS
         except Exception as error:
-            await self._fail(error, reply)
+            answer = answer_to(error)
+            if not reply.started:
+                await send_error(reply.send, answer)
         finally:
             route = scope.get("route")
             self._metrics.count_http(getattr(route, "path", None), scope["method"], reply.status)
@@ -58,16 +56,6 @@ class Gate:
         given = "the API key is not valid" if authorization else "an API key is needed: Authorization: Bearer KEY"
         challenge = (("www-authenticate", "Bearer"),)
         raise problem(401, given, "invalid_api_key", type="authentication_error", headers=challenge)
-
-    async def _fail(self, error: Exception, reply: _Reply) -> None:
-        answer = reply_to(error)
-        if answer.code == "internal_error":
-            # The message of an unexpected exception may quote a prompt: only its type and place are logged.
-            where = "".join(traceback.format_tb(error.__traceback__))
-            log.error("%s while answering a request\n%s", type(error).__name__, where)
-            log.debug("its message: %s", error)
-        if not reply.started:
-            await send_error(reply.send, answer)
 
 
 class _Reply:

@@ -17,7 +17,7 @@ from starlette.types import Send
 
 from octavo.errors import ShuttingDownError
 from octavo.server.lifecycle import Lifecycle
-from octavo.server.openai.errors import reply_to
+from octavo.server.openai.errors import answer_to
 
 DONE = b"data: [DONE]\n\n"
 
@@ -65,7 +65,7 @@ async def send_events(send: Send, frames: AsyncGenerator[bytes, None], lifecycle
 
 def frame_of_error(error: BaseException) -> bytes:
     """The envelope as an event."""
-    return b"data: " + reply_to(error).body() + b"\n\n"
+    return b"data: " + answer_to(error).body() + b"\n\n"
 
 
 async def _send_body(send: Send, piece: bytes) -> None:

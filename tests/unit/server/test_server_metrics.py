@@ -4,26 +4,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.messages import EngineInfo, EngineStats
+from octavo.messages import EngineStats
 from octavo.server.metrics import Histogram, ServerMetrics, render
+from support.infos import tiny_info
 
-INFO = EngineInfo(
-    model="m",
-    max_model_len=256,
-    vocab_size=512,
-    block_size=16,
-    num_blocks=40,
-    num_threads=1,
-    kernel_path="portable",
-    weight_dtype="float32",
-    kv_dtype="float32",
-    weight_bytes=1,
-    kv_bytes=1,
-    kv_bytes_per_token=1,
-    max_num_seqs=8,
-    max_num_batched_tokens=64,
-    kv_reason="",
-)
+INFO = tiny_info(num_blocks=40)
 
 
 def scrape(metrics: ServerMetrics, stats: EngineStats | None, *, vllm_names: bool = True) -> dict[str, Any]:

@@ -117,6 +117,7 @@ class CompletionReply:
         self._choices = [_Choice() for _ in generation.num_tokens]
         self._echo = bool(request.echo)
         self._skip_special = request.skip_special_tokens is not False
+        self._prompt_texts = [self._text_of(prompt) for prompt in generation.prompts] if self._echo else []
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -166,6 +167,11 @@ class CompletionReply:
             choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, prompt)
         return choice
 
+    def _text_of(self, prompt: Prepared) -> str:
+        if prompt.prompt_text is not None:
+            return prompt.prompt_text
+        return self._tokenizer.decode(prompt.prompt_token_ids, skip_special_tokens=self._skip_special)
+
     def _lacks_prompt_logprobs(self, choice: int) -> bool:
         """Whether the echo must wait: the prompt's logprobs come with the first choice of its prompt."""
         wanted = self._echo and self._request.logprobs is not None
@@ -177,7 +183,7 @@ class CompletionReply:
         """Text and logprobs of the next piece of a choice; the first piece brings the echoed prompt."""
         choice = self._choices[index]
         which = index // self._generation.n
-        prompt_text = (self._generation.prompts[which].prompt_text or "") if self._echo else ""
+        prompt_text = self._prompt_texts[which] if self._echo else ""
         first = not choice.started
         choice.started = True
         if first:

@@ -6,7 +6,9 @@ are written for the client; anything else is a fault of ours, and the client lea
 
 from __future__ import annotations
 
+import logging
 import math
+import traceback
 
 import msgspec
 
@@ -19,6 +21,8 @@ from octavo.errors import (
     RequestError,
     ShuttingDownError,
 )
+
+log = logging.getLogger("octavo.server")
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
@@ -86,6 +90,19 @@ def reply_to(error: BaseException) -> ErrorReply:
             return ErrorReply(status=500, message=message, type=SERVER_ERROR, code="engine_dead")
         case _:
             return ErrorReply(status=500, message="internal server error", type=SERVER_ERROR, code="internal_error")
+
+
+def answer_to(error: BaseException) -> ErrorReply:
+    """`reply_to`, and a line in the log when the fault is ours.
+
+    The message of an unexpected exception may quote a prompt: only its type and place are logged by default.
+    """
+    reply = reply_to(error)
+    if reply.code == "internal_error":
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error("%s while answering a request\n%s", type(error).__name__, where)
+        log.debug("its message: %s", error)
+    return reply
 
 
 def _code_of(error: RequestError) -> str | None:

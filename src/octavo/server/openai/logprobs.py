@@ -49,7 +49,8 @@ class TextOffsets:
 def prompt_offsets(tokenizer: Tokenizer, text: str, token_ids: list[int]) -> list[int]:
     """Where each prompt token begins in the prompt's text.
 
-    A tokenizer may put a token before the text (begin of sequence) or a space before its first word; neither is in it.
+    A tokenizer may put a space before the first word that is not in the text; nor are control tokens, unless they were
+    spelled out in it.
     """
     offsets: list[int] = []
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -57,8 +58,10 @@ def prompt_offsets(tokenizer: Tokenizer, text: str, token_ids: list[int]) -> lis
     for token_id in token_ids:
         offsets.append(min(position, len(text)))
         piece = decoder.decode(tokenizer.token_bytes(token_id))
-        if position == 0 and not text.startswith(piece):
-            piece = "" if token_id in tokenizer.special_ids else piece.removeprefix(" ")
+        if token_id in tokenizer.special_ids and not text.startswith(piece, position):
+            piece = ""
+        elif position == 0 and not text.startswith(piece):
+            piece = piece.removeprefix(" ")
         position += len(piece)
     return offsets
 
