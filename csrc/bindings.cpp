@@ -9,4 +9,5 @@ NB_MODULE(_native, m) {
     octavo::bind_program(m);
     octavo::bind_sample(m);
     octavo::bind_kernel_tests(m);
+    octavo::bind_dense_tests(m);
 }

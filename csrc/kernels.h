@@ -16,6 +16,7 @@
 namespace octavo {
 
 struct Dequantizer;  // dequantize.h
+
 // Keys and values of the step's new tokens, to be stored in their blocks. Strides are in floats.
 struct WriteKVArgs {
     const KVPool* kv;
@@ -50,6 +51,7 @@ struct AttentionArgs {
 
 // Passes over a row of logits work in blocks of this many, the last one shorter.
 constexpr int kSampleBlock = 256;
+
 // Rows of a weight, [num_rows, k], to be put in their place of a packed one. Rows may come in several parts; packing a
 // part touches only its own elements.
 struct PackArgs {
@@ -130,6 +132,8 @@ struct Kernels {
     void (*select)(const RowArgs&, ThreadPool&);
     // x: cosines and sines [positions][2][rotary_half]; out is rotated in place.
     void (*rotary)(const RowArgs&, ThreadPool&);
+    // Runs independent chains of the multiply-add that `linear` uses, and returns the floating-point operations done.
+    double (*dot_chains)(bool bf16, int64_t steps, float* result);
 };
 
 namespace portable {

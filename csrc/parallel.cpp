@@ -7,7 +7,9 @@
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,29 +35,26 @@ constexpr int kSpins = 2000;
 // The lower half of a ticket that offers no tile, whatever the count.
 constexpr uint64_t kClosed = 0xffffffffu;
 
-// CPUs' worth of time that the cgroup (v2, else v1) allows; 0 without a limit.
-double cgroup_quota() {
-    std::string quota;
-    double period = 0;
-    if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> quota >> period)
-        return quota == "max" || period <= 0 ? 0 : std::stod(quota) / period;
-    double limit = 0;
-    std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (v1_quota >> limit && v1_period >> period && limit > 0 && period > 0) return limit / period;
-    return 0;
-}
-
-int usable_cpus() {
-    cpu_set_t set;
-    int count =
-        sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(std::thread::hardware_concurrency());
-    const double quota = cgroup_quota();
-    if (quota > 0) count = std::min(count, std::max(1, int(quota + 0.5)));
-    return std::max(1, count);
+// CPUs' worth of time that the cgroup (v2, else v1) mounted at `root` allows; 0 without a limit.
+double cgroup_quota(const std::string& root) {
+    double limit = 0, period = 0;
+    std::ifstream v2(root + "/cpu.max");  // "max 100000" has no number in front
+    if (v2.is_open()) return v2 >> limit >> period && limit > 0 && period > 0 ? limit / period : 0;
+    std::ifstream v1_quota(root + "/cpu/cpu.cfs_quota_us");
+    std::ifstream v1_period(root + "/cpu/cpu.cfs_period_us");
+    return v1_quota >> limit && v1_period >> period && limit > 0 && period > 0 ? limit / period : 0;
 }
 
 }  // namespace
+
+int usable_cpus(const std::string& cgroup_root) {
+    cpu_set_t set;
+    int count =
+        sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(std::thread::hardware_concurrency());
+    const double quota = cgroup_quota(cgroup_root);
+    if (quota > 0 && quota < count) count = int(quota + 0.5);
+    return std::max(1, count);
+}
 
 // A loop is published by one 64-bit ticket: its number in the upper half, the next tile in the lower. A thread reads
 // the ticket, then the loop's fields, then claims a tile by compare-and-swap on that ticket: success proves that the
@@ -128,19 +127,28 @@ struct ThreadPool::State {
         std::lock_guard<std::mutex> lock(mutex);
         wake.notify_all();
     }
+
+    void end() {
+        stop.store(true, std::memory_order_seq_cst);
+        wake_all();
+        for (std::thread& worker : workers) worker.join();
+    }
 };
 
 ThreadPool::ThreadPool(int num_threads) : state_(new State) {
     const int size = num_threads > 0 ? num_threads : usable_cpus();
-    for (int thread = 1; thread < size; ++thread)
-        state_->workers.emplace_back([state = state_.get(), thread] { state->run_worker(thread); });
+    try {
+        for (int thread = 1; thread < size; ++thread)
+            state_->workers.emplace_back([state = state_.get(), thread] { state->run_worker(thread); });
+    } catch (const std::system_error& error) {
+        const size_t started = state_->workers.size() + 1;
+        state_->end();
+        throw std::runtime_error("num_threads = " + std::to_string(size) + ": the system grants only " +
+                                 std::to_string(started) + " (" + error.what() + ")");
+    }
 }
 
-ThreadPool::~ThreadPool() {
-    state_->stop.store(true, std::memory_order_seq_cst);
-    state_->wake_all();
-    for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() { state_->end(); }
 
 int ThreadPool::size() const { return int(state_->workers.size()) + 1; }
 

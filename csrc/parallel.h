@@ -3,15 +3,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace octavo {
+
+// Threads that the CPU affinity and the quota of the cgroup allow, at least 1.
+int usable_cpus(const std::string& cgroup_root = "/sys/fs/cgroup");
 
 // A fixed set of threads that run one loop at a time. The calling thread is thread 0 and works too.
 // Workers spin briefly between the loops of a step, where the next loop comes within microseconds, and sleep when a
 // step is over, so an idle engine takes no CPU.
 class ThreadPool {
   public:
-    // 0 threads: as many as the CPU affinity and the cgroup quota allow.
+    // 0 threads: usable_cpus(). Throws std::runtime_error when the system does not grant them.
     explicit ThreadPool(int num_threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;

@@ -1,5 +1,7 @@
 #include <nanobind/nanobind.h>
 
+#include <nanobind/stl/string.h>
+
 #include <stdexcept>
 #include <string>
 
@@ -22,6 +24,8 @@ void bind_parallel(nb::module_& m) {
             },
             nb::arg("num_threads") = 0, "0: as many as the CPU affinity and the cgroup quota allow.")
         .def_prop_ro("size", &ThreadPool::size, "Threads, the calling one included.");
+    m.def("usable_cpus", &usable_cpus, nb::arg("cgroup_root") = "/sys/fs/cgroup",
+          "Threads that the CPU affinity and the quota of the cgroup (v2 or v1) allow, at least 1.");
 }
 
 }  // namespace octavo

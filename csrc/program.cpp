@@ -18,11 +18,16 @@ std::string at_index(const char* field, int64_t index, int64_t value) {
 // Positions by which a table of cosines and sines grows.
 constexpr int64_t kRopeStep = 1024;
 
+// Elements of a matrix, so that no size in bytes overflows.
+constexpr int64_t kMaxElements = int64_t{1} << 40;
+
 }  // namespace
 
 Matrix::Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, bool bf16)
     : kernels(&kernels), n(n), k(k), bf16(bf16) {
-    if (n < 1 || k < 1 || n > INT32_MAX || k > INT32_MAX) refuse("shape", "a matrix needs rows and columns");
+    if (n < 1 || k < 1 || n > INT32_MAX || k > INT32_MAX || n * k > kMaxElements)
+        refuse("shape", std::to_string(n) + " x " + std::to_string(k) +
+                            ": a matrix needs rows and columns, and at most 2^40 elements");
     bytes = size_t(kernels.packed_bytes(n, k, bf16));
     memory = arena.take(bytes);
 }
@@ -74,6 +79,7 @@ struct Program::Op {
 Program::Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens)
     : kernels_(kernels), kv_(kv.pool()), pool_(pool), max_num_tokens_(max_num_tokens) {
     if (max_num_tokens < 1 || max_num_tokens > (1 << 20)) refuse("max_num_tokens", "must be from 1 to 1048576");
+    max_seq_len_ = int64_t{kv_.max_blocks_per_seq} * kv_.block_size;
     group_window_.assign(size_t(kv_.num_groups), -1);
     token_rows_.resize(size_t(max_num_tokens));
 }
@@ -81,53 +87,84 @@ Program::Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, i
 Program::~Program() = default;
 
 int Program::add_slot(int64_t width, bool selected) {
-    if (width < 1 || width > INT32_MAX) refuse("width", "must be positive");
-    Memory memory = selected ? Memory() : Memory(size_t(max_num_tokens_ * width) * sizeof(float));
-    slots_.push_back({width, selected, std::move(memory)});
+    if (width < 1 || width > INT32_MAX) refuse("width", "must be positive and below 2^31");
+    slots_.push_back({width, selected, Memory(size_t(max_num_tokens_ * width) * sizeof(float))});
     return int(slots_.size()) - 1;
 }
 
-void Program::set_output(int slot) { output_ = slot; }
+void Program::set_output(View view) {
+    check_view("output", view);
+    output_ = view;
+}
 
-void Program::check_view(const View& view) const {
-    if (view.slot < 0 || view.slot >= int(slots_.size())) refuse("slot", "there is no such slot");
-    if (view.offset < 0 || view.width < 1 || view.offset > slots_[size_t(view.slot)].width - view.width)
-        refuse("view", "reaches outside its slot");
+void Program::check_view(const char* name, const View& view) const {
+    if (view.slot < 0 || view.slot >= int(slots_.size())) refuse(name, "there is no such slot");
+    const int64_t width = slots_[size_t(view.slot)].width;
+    if (view.offset < 0 || view.width < 1 || view.width > width || view.offset > width - view.width)
+        refuse(name, "reaches outside its slot");
+}
+
+void Program::check_rows(const char* name, const View& view, bool selected) const {
+    check_view(name, view);
+    if (slots_[size_t(view.slot)].selected != selected)
+        refuse(name, selected ? "must have the selected rows only" : "must have a row for every token");
+}
+
+View Program::check_out(int out, int64_t width, bool selected, std::initializer_list<View> inputs) const {
+    const View view{out, 0, width};
+    check_rows("out", view, selected);
+    for (const View& input : inputs)
+        if (input.slot == out) refuse("out", "must be another slot than the inputs");
+    return view;
+}
+
+void Program::check_matrix(const Matrix& matrix) const {
+    if (matrix.kernels != &kernels_)
+        refuse("matrix",
+               std::string("is packed for ") + matrix.kernels->name + ", the program is for " + kernels_.name);
+}
+
+// The op touches the blocks of the new tokens and of the `window` - 1 tokens before each; 0: of all tokens.
+void Program::reach_back(int layer, int32_t window) {
+    if (layer < 0 || layer >= kv_.num_layers) refuse("layer", "the KV memory has no such layer");
+    int32_t& group = group_window_[size_t(kv_.layer_group[layer])];
+    group = group == 0 || window == 0 ? 0 : std::max(group, window);
 }
 
 void Program::embedding(const Matrix& table, int out) {
-    const View view{out, 0, table.k};
-    check_view(view);
-    vocab_size_ = std::min(vocab_size_, table.n);
+    check_matrix(table);
     Op op{Op::Kind::kEmbedding};
-    op.out = view;
+    op.out = check_out(out, table.k, false, {});
+    if (slots_[size_t(out)].width != table.k) refuse("out", "must be as wide as the table");
     op.matrix = &table;
+    vocab_size_ = std::min(vocab_size_, table.n);
     ops_.push_back(std::move(op));
 }
 
 void Program::rms_norm(View x, std::vector<float> weight, float eps, int out) {
-    const View view{out, 0, x.width};
-    check_view(x), check_view(view);
+    check_view("x", x);
     if (int64_t(weight.size()) != x.width) refuse("weight", "must be as wide as x");
     Op op{Op::Kind::kRmsNorm};
-    op.x = x, op.out = view, op.vector = std::move(weight), op.number = eps;
+    op.out = check_out(out, x.width, slots_[size_t(x.slot)].selected, {x});
+    op.x = x, op.vector = std::move(weight), op.number = eps;
     ops_.push_back(std::move(op));
 }
 
 void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int out) {
-    const View view{out, 0, weight.n};
-    check_view(x), check_view(view);
+    check_view("x", x);
+    check_matrix(weight);
     if (weight.k != x.width)
         refuse("weight", "has " + std::to_string(weight.k) + " columns for an x of " + std::to_string(x.width));
     if (!bias.empty() && int64_t(bias.size()) != weight.n) refuse("bias", "must be as long as the weight has rows");
-    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.bf16));
     Op op{Op::Kind::kLinear};
-    op.x = x, op.out = view, op.matrix = &weight, op.vector = std::move(bias);
+    op.out = check_out(out, weight.n, slots_[size_t(x.slot)].selected, {x});
+    op.x = x, op.matrix = &weight, op.vector = std::move(bias);
+    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.bf16));
     ops_.push_back(std::move(op));
 }
 
 void Program::rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position) {
-    check_view(x);
+    check_rows("x", x, false);
     if (head_dim < 1 || x.width % head_dim || int64_t(inv_freq.size()) * 2 > head_dim)
         refuse("head_dim", "does not fit the width and the frequencies");
     if (max_position < 1) refuse("max_position", "must be positive");
@@ -139,65 +176,70 @@ void Program::rotary(View x, std::vector<double> inv_freq, double scale, int64_t
         ropes_.push_back(std::make_unique<Rope>(Rope{std::move(inv_freq), scale, max_position, {}}));
         rope = ropes_.back().get();
     }
+    max_seq_len_ = std::min(max_seq_len_, max_position);
     Op op{Op::Kind::kRotary};
     op.x = x, op.head_dim = head_dim, op.rope = rope;
     ops_.push_back(std::move(op));
 }
 
 void Program::write_kv(int layer, View key, View value) {
-    check_view(key), check_view(value);
+    check_rows("key", key, false), check_rows("value", value, false);
     const int64_t width = int64_t{kv_.num_kv_heads} * kv_.head_dim;
-    if (layer < 0 || layer >= kv_.num_layers) refuse("layer", "the KV memory has no such layer");
-    if (key.width != width || value.width != width) refuse("key", "must be num_kv_heads * head_dim wide");
+    if (key.width != width || value.width != width) refuse("key, value", "must be num_kv_heads * head_dim wide");
+    reach_back(layer, 1);
     Op op{Op::Kind::kWriteKV};
     op.x = key, op.y = value, op.layer = layer;
     ops_.push_back(std::move(op));
 }
 
 void Program::attention(int layer, View query, float scale, int window, int out) {
-    const View view{out, 0, query.width};
-    check_view(query), check_view(view);
-    if (layer < 0 || layer >= kv_.num_layers) refuse("layer", "the KV memory has no such layer");
+    check_rows("query", query, false);
     if (query.width % (int64_t{kv_.num_kv_heads} * kv_.head_dim))
         refuse("query", "must hold a multiple of num_kv_heads heads");
     if (window < 0) refuse("window", "must not be negative");
-    max_heads_ = std::max(max_heads_, int(query.width / kv_.head_dim));
-    int32_t& group = group_window_[size_t(kv_.layer_group[layer])];
-    group = group == 0 || window == 0 ? 0 : std::max(group, int32_t(window));
+    if (!(scale > 0)) refuse("scale", "must be above 0");
     Op op{Op::Kind::kAttention};
-    op.x = query, op.out = view, op.number = scale, op.layer = layer, op.window = window;
+    op.out = check_out(out, query.width, false, {query});
+    op.x = query, op.number = scale, op.layer = layer, op.window = window;
+    reach_back(layer, window);
+    max_heads_ = std::max(max_heads_, int(query.width / kv_.head_dim));
     ops_.push_back(std::move(op));
 }
 
 void Program::silu_mul(View gate, View up, int out) {
-    const View view{out, 0, gate.width};
-    check_view(gate), check_view(up), check_view(view);
+    check_view("gate", gate);
+    const bool selected = slots_[size_t(gate.slot)].selected;
+    check_rows("up", up, selected);
     if (gate.width != up.width) refuse("up", "must be as wide as gate");
     Op op{Op::Kind::kSiluMul};
-    op.x = gate, op.y = up, op.out = view;
+    op.out = check_out(out, gate.width, selected, {gate, up});
+    op.x = gate, op.y = up;
     ops_.push_back(std::move(op));
 }
 
 void Program::add(View x, View y) {
-    check_view(x), check_view(y);
+    check_view("x", x);
+    check_rows("y", y, slots_[size_t(x.slot)].selected);
     if (x.width != y.width) refuse("y", "must be as wide as x");
+    if (x.slot == y.slot && x.offset != y.offset && std::abs(x.offset - y.offset) < x.width)
+        refuse("y", "must not overlap x");
     Op op{Op::Kind::kAdd};
     op.x = x, op.y = y, op.out = x;
     ops_.push_back(std::move(op));
 }
 
 void Program::select(View x, int out) {
-    const View view{out, 0, x.width};
-    check_view(x), check_view(view);
+    check_rows("x", x, false);
     Op op{Op::Kind::kSelect};
-    op.x = x, op.out = view;
+    op.out = check_out(out, x.width, true, {x});
+    op.x = x;
     ops_.push_back(std::move(op));
 }
 
 // --- running ---------------------------------------------------------------------------------------------------------
 
 void Program::check(const StepInput& in) const {
-    if (output_ < 0) refuse("program", "has no output");
+    if (output_.slot < 0) refuse("program", "has no output");
     if (in.num_tokens < 1 || in.num_tokens > max_num_tokens_)
         refuse("token_ids", std::to_string(in.num_tokens) + " tokens; must be from 1 to the " +
                                 std::to_string(max_num_tokens_) + " compiled for");
@@ -206,29 +248,39 @@ void Program::check(const StepInput& in) const {
             refuse(at_index("token_ids", t, in.token_ids[t]), "outside the vocabulary");
     if (in.query_start_loc[0] != 0 || in.query_start_loc[in.num_seqs] != in.num_tokens)
         refuse("query_start_loc", "must run from 0 to the number of tokens");
-    const int64_t capacity = int64_t{kv_.max_blocks_per_seq} * kv_.block_size;
+    std::vector<bool> seen(size_t(kv_.max_num_seqs), false);
     for (int64_t i = 0; i < in.num_seqs; ++i) {
-        const int64_t first = in.query_start_loc[i], last = in.query_start_loc[i + 1];
-        if (last <= first) refuse(at_index("query_start_loc", i + 1, last), "a sequence without new tokens");
-        if (in.batch_rows[i] < 0 || in.batch_rows[i] >= kv_.max_num_seqs)
-            refuse(at_index("batch_rows", i, in.batch_rows[i]), "there is no such row");
-        if (in.seq_lens[i] < last - first || in.seq_lens[i] > capacity)
-            refuse(at_index("seq_lens", i, in.seq_lens[i]), "does not fit the new tokens or the block table");
-        for (int64_t t = first; t < last; ++t)
-            if (in.positions[t] != in.seq_lens[i] - last + t)
-                refuse(at_index("positions", t, in.positions[t]), "new tokens must be the sequence's last ones");
+        check_sequence(in, i);
+        if (seen[size_t(in.batch_rows[i])]) refuse(at_index("batch_rows", i, in.batch_rows[i]), "named twice");
+        seen[size_t(in.batch_rows[i])] = true;
     }
     for (int64_t s = 0; s < in.num_selected; ++s)
-        if (in.logits_tokens[s] < (s ? in.logits_tokens[s - 1] + 1 : 0) || in.logits_tokens[s] >= in.num_tokens)
+        if (in.logits_tokens[s] < 0 || in.logits_tokens[s] >= in.num_tokens ||
+            (s > 0 && in.logits_tokens[s] <= in.logits_tokens[s - 1]))
             refuse(at_index("logits_tokens", s, in.logits_tokens[s]), "must ascend within the new tokens");
     check_tables(in);
+}
+
+void Program::check_sequence(const StepInput& in, int64_t i) const {
+    const int64_t first = in.query_start_loc[i], last = in.query_start_loc[i + 1];
+    if (last <= first) refuse(at_index("query_start_loc", i + 1, last), "a sequence without new tokens");
+    if (last > in.num_tokens) refuse(at_index("query_start_loc", i + 1, last), "past the last token");
+    if (in.batch_rows[i] < 0 || in.batch_rows[i] >= kv_.max_num_seqs)
+        refuse(at_index("batch_rows", i, in.batch_rows[i]), "there is no such row");
+    if (in.seq_lens[i] < last - first || in.seq_lens[i] > max_seq_len_)
+        refuse(at_index("seq_lens", i, in.seq_lens[i]),
+               "must be at least its " + std::to_string(last - first) + " new tokens and at most the " +
+                   std::to_string(max_seq_len_) + " of the block tables and the rotary embedding");
+    for (int64_t t = first; t < last; ++t)
+        if (in.positions[t] != in.seq_lens[i] - last + t)
+            refuse(at_index("positions", t, in.positions[t]), "new tokens must be the sequence's last ones");
 }
 
 // Every block that the step will read or write must exist; entries below a group's window are not looked at.
 void Program::check_tables(const StepInput& in) const {
     for (int32_t group = 0; group < kv_.num_groups; ++group) {
         const int32_t window = group_window_[size_t(group)];
-        if (window < 0) continue;  // no layer of this program attends through it
+        if (window < 0) continue;  // no op of this program touches it
         for (int64_t i = 0; i < in.num_seqs; ++i) {
             const int32_t* table =
                 kv_.tables + (int64_t{group} * kv_.max_num_seqs + in.batch_rows[i]) * kv_.max_blocks_per_seq;
@@ -251,19 +303,10 @@ void Program::prepare(const StepInput& in) {
                                                                          kv_.max_num_seqs, pool_.size())));
     if (linear_scratch_.size() == 0 && linear_scratch_bytes_ > 0)
         linear_scratch_ = Memory(linear_scratch_bytes_ * size_t(max_num_tokens_));
-    if (in.num_selected > max_selected_) {
-        max_selected_ = in.num_selected;
-        for (Slot& slot : slots_)
-            if (slot.selected) slot.memory = Memory(size_t(max_selected_ * slot.width) * sizeof(float));
-    }
     for (int64_t i = 0; i < in.num_seqs; ++i) {
         std::fill(token_rows_.begin() + in.query_start_loc[i], token_rows_.begin() + in.query_start_loc[i + 1],
                   in.batch_rows[i]);
-        for (auto& rope : ropes_) {
-            if (in.seq_lens[i] > rope->max_position)
-                refuse(at_index("seq_lens", i, in.seq_lens[i]), "past the last position of the rotary embedding");
-            rope->serve(in.seq_lens[i] - 1);
-        }
+        for (auto& rope : ropes_) rope->serve(in.seq_lens[i] - 1);
     }
 }
 
@@ -272,9 +315,6 @@ float* Program::at(const View& view) const { return slots_[size_t(view.slot)].me
 int64_t Program::rows_of(int slot, const StepInput& in) const {
     return slots_[size_t(slot)].selected ? in.num_selected : in.num_tokens;
 }
-
-int64_t Program::output_rows(const StepInput& in) const { return rows_of(output_, in); }
-int64_t Program::output_width() const { return slots_[size_t(output_)].width; }
 
 void Program::execute(const Op& op, const StepInput& in) {
     const auto stride = [&](const View& view) { return slots_[size_t(view.slot)].width; };
@@ -321,11 +361,11 @@ void Program::execute(const Op& op, const StepInput& in) {
     }
 }
 
-const float* Program::run(const StepInput& input) {
+Program::Result Program::run(const StepInput& input) {
     check(input);
     prepare(input);
     for (const Op& op : ops_) execute(op, input);
-    return slots_[size_t(output_)].memory.as<float>();
+    return {at(output_), rows_of(output_.slot, input), output_.width, slots_[size_t(output_.slot)].width};
 }
 
 }  // namespace octavo

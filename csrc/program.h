@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,14 +50,17 @@ struct View {
 };
 
 // A decoder as a list of ops over slots, that is, buffers [num_tokens, width] or, after `select`, [num_selected,
-// width]. The sizes come with each step; nothing is allocated while a step runs, except when more rows are selected
-// than ever before.
+// width]. The sizes come with each step. Slots have room for max_num_tokens rows from the start (resident only once
+// written), so a result's memory stays where it is as long as the program lives.
+//
+// The methods that add an op throw std::invalid_argument naming the argument when widths, slots or the kind of rows
+// do not fit. An op's output is another slot than its inputs; `add` and `rotary` work in place.
 class Program {
   public:
     Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens);
 
     int add_slot(int64_t width, bool selected);
-    void set_output(int slot);
+    void set_output(View view);
 
     void embedding(const Matrix& table, int out);
     void rms_norm(View x, std::vector<float> weight, float eps, int out);
@@ -68,11 +72,17 @@ class Program {
     void add(View x, View y);  // into x
     void select(View x, int out);
 
-    // Computes one step. The result is the output slot's memory, [rows, width], valid until the next run.
-    // Throws std::invalid_argument naming the field when the input breaks its contract.
-    const float* run(const StepInput& input);
-    int64_t output_rows(const StepInput& input) const;
-    int64_t output_width() const;
+    // The result of a step: rows of the output's slot, valid until the next run.
+    struct Result {
+        const float* data;
+        int64_t num_rows;
+        int64_t width;
+        int64_t stride;  // in floats
+    };
+
+    // Computes one step. Throws std::invalid_argument naming the field when the input breaks its contract; nothing has
+    // changed then.
+    Result run(const StepInput& input);
 
   private:
     struct Slot {
@@ -85,8 +95,13 @@ class Program {
     struct Step;
 
     void check(const StepInput& input) const;
+    void check_sequence(const StepInput& input, int64_t index) const;
     void check_tables(const StepInput& input) const;
-    void check_view(const View& view) const;
+    void check_view(const char* name, const View& view) const;
+    void check_rows(const char* name, const View& view, bool selected) const;
+    View check_out(int out, int64_t width, bool selected, std::initializer_list<View> inputs) const;
+    void check_matrix(const Matrix& matrix) const;
+    void reach_back(int layer, int32_t window);
     void prepare(const StepInput& input);
     float* at(const View& view) const;
     int64_t rows_of(int slot, const StepInput& input) const;
@@ -96,15 +111,15 @@ class Program {
     const KVPool& kv_;
     ThreadPool& pool_;
     int64_t max_num_tokens_;
-    int64_t max_selected_ = 0;
     int64_t vocab_size_ = INT32_MAX;
-    int output_ = -1;
+    View output_{-1, 0, 0};
+    int64_t max_seq_len_;  // of the block tables and the rotary embeddings
     int max_heads_ = 0;
     size_t linear_scratch_bytes_ = 0;
     std::vector<Slot> slots_;
     std::vector<Op> ops_;
     std::vector<std::unique_ptr<Rope>> ropes_;
-    std::vector<int32_t> group_window_;  // largest window a layer of the group asks for; 0 without one
+    std::vector<int32_t> group_window_;  // tokens whose blocks the group's layers touch; 0 for all, -1 for none
     std::vector<int32_t> token_rows_;
     Memory linear_scratch_;
     Memory attention_scratch_;

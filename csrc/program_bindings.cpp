@@ -36,7 +36,7 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
                                                const Int32s& seq_lens, const Int32s& logits_tokens) {
     if (positions.size() != token_ids.size()) throw std::invalid_argument("positions: must be as long as token_ids");
     if (query_start_loc.size() != batch_rows.size() + 1 || seq_lens.size() != batch_rows.size())
-        throw std::invalid_argument("query_start_loc, seq_lens: must match batch_rows");
+        throw std::invalid_argument("query_start_loc, seq_lens: must be one longer than batch_rows, and as long");
     const StepInput input{token_ids.data(),
                           positions.data(),
                           batch_rows.data(),
@@ -46,12 +46,15 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
                           int64_t(token_ids.size()),
                           int64_t(batch_rows.size()),
                           int64_t(logits_tokens.size())};
-    const float* result = nullptr;
+    Program::Result result;
     {
         nb::gil_scoped_release release;
         result = self.run(input);
     }
-    return {const_cast<float*>(result), {size_t(self.output_rows(input)), size_t(self.output_width())}, nb::find(self)};
+    return {const_cast<float*>(result.data),
+            {size_t(result.num_rows), size_t(result.width)},
+            nb::find(self),
+            {result.stride, 1}};
 }
 
 }  // namespace
@@ -81,7 +84,8 @@ void bind_program(nb::module_& m) {
             nb::arg("isa"), nb::arg("kv"), nb::arg("pool"), nb::arg("max_num_tokens"), nb::keep_alive<1, 3>(),
             nb::keep_alive<1, 4>())
         .def("add_slot", &Program::add_slot, nb::arg("width"), nb::arg("selected"))
-        .def("set_output", &Program::set_output, nb::arg("slot"))
+        .def(
+            "set_output", [](Program& self, const ViewTuple& x) { self.set_output(view(x)); }, nb::arg("view"))
         .def("embedding", &Program::embedding, nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>())
         .def("rms_norm", [](Program& self, const ViewTuple& x, std::vector<float> weight, float eps,
                             int out) { self.rms_norm(view(x), std::move(weight), eps, out); })
@@ -102,8 +106,9 @@ void bind_program(nb::module_& m) {
                             int out) { self.silu_mul(view(gate), view(up), out); })
         .def("add", [](Program& self, const ViewTuple& x, const ViewTuple& y) { self.add(view(x), view(y)); })
         .def("select", [](Program& self, const ViewTuple& x, int out) { self.select(view(x), out); })
-        .def("run", &run, nb::arg("token_ids"), nb::arg("positions"), nb::arg("batch_rows"), nb::arg("query_start_loc"),
-             nb::arg("seq_lens"), nb::arg("logits_tokens"),
+        .def("run", &run, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+             nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
+             nb::arg("logits_tokens").noconvert(),
              "One step, in one call. The array views the program's memory and is valid until the next run.");
 }
 

@@ -21,5 +21,6 @@ void silu_mul(const RowArgs& args, ThreadPool& pool);
 void add(const RowArgs& args, ThreadPool& pool);
 void select(const RowArgs& args, ThreadPool& pool);
 void rotary(const RowArgs& args, ThreadPool& pool);
+double dot_chains(bool bf16, int64_t steps, float* result);
 
 }  // namespace octavo::OCTAVO_ISA

@@ -30,6 +30,7 @@ const Kernels table = {
     add,
     select,
     rotary,
+    dot_chains,
 };
 
 }  // namespace octavo::OCTAVO_ISA

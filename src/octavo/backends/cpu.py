@@ -222,7 +222,7 @@ class CpuBackend:
             getattr(native, method)(*placed, *([] if root is None else [place[root]]))
             for dead in [r for r in place if recorder.values[r].last_use == step]:
                 slots.give_back(recorder.values[dead], place.pop(dead))
-        native.set_output(place[result.root])
+        native.set_output((place[result.root], result.offset, result.width))
         return CpuProgram(native)
 
     def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:

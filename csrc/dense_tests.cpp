@@ -1,0 +1,196 @@
+// Direct calls of the kernels on rows, for the tests and benchmarks. The engine goes through program.cpp.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "kernels.h"
+#include "program.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+// Rows may be strided, elements of a row are contiguous.
+using Rows = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+using ConstRows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+
+void require(bool condition, const char* message) {
+    if (!condition) throw std::invalid_argument(message);
+}
+
+template <class Array>
+void require_shape(const Array& rows, size_t num_rows, size_t width, const char* message) {
+    require(rows.shape(0) == num_rows && rows.shape(1) == width && (rows.stride(1) == 1 || width <= 1), message);
+}
+
+void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<float>& bias, const Rows& out,
+                 ThreadPool& pool) {
+    require_shape(x, x.shape(0), size_t(weight.k), "x must be [M, k]");
+    require_shape(out, x.shape(0), size_t(weight.n), "out must be [M, n]");
+    require(bias.empty() || int64_t(bias.size()) == weight.n, "bias must hold n values");
+    const size_t bytes = weight.kernels->linear_scratch_bytes(weight.k, int(x.shape(0)), weight.bf16);
+    const std::unique_ptr<void, decltype(&std::free)> scratch(std::malloc(bytes + 1), &std::free);
+    if (!scratch) throw std::bad_alloc();
+    const LinearArgs args{x.data(),
+                          x.stride(0),
+                          weight.memory.data,
+                          weight.bf16,
+                          weight.n,
+                          weight.k,
+                          bias.empty() ? nullptr : bias.data(),
+                          out.data(),
+                          out.stride(0),
+                          int(x.shape(0)),
+                          scratch.get()};
+    nb::gil_scoped_release release;
+    weight.kernels->linear(args, pool);
+}
+
+void call_embedding(const Matrix& table, const Ints& token_ids,
+                    const nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>& out, ThreadPool& pool) {
+    require_shape(out, token_ids.shape(0), size_t(table.k), "out must be [T, k]");
+    for (size_t i = 0; i < token_ids.shape(0); ++i)
+        require(token_ids(i) >= 0 && token_ids(i) < table.n, "token_ids must be rows of the table");
+    const EmbeddingArgs args{table.memory.data, table.bf16, table.k,
+                             token_ids.data(),  out.data(), int(token_ids.shape(0))};
+    nb::gil_scoped_release release;
+    table.kernels->embedding(args, pool);
+}
+
+RowArgs row_args(const ConstRows& x, const Rows& out) {
+    require_shape(x, x.shape(0), x.shape(1), "rows of x must be contiguous");
+    RowArgs args{};
+    args.x = x.data(), args.x_stride = x.stride(0);
+    args.out = out.data(), args.out_stride = out.stride(0);
+    args.num_rows = int(out.shape(0)), args.width = int(x.shape(1));
+    return args;
+}
+
+void call_rms_norm(const ConstRows& x, const Floats& weight, float eps, const Rows& out, ThreadPool& pool,
+                   const std::string& isa) {
+    require_shape(out, x.shape(0), x.shape(1), "out must have the shape of x");
+    require(weight.shape(0) == x.shape(1), "weight must be as wide as x");
+    RowArgs args = row_args(x, out);
+    args.weight = weight.data(), args.eps = eps;
+    kernels_for(isa).rms_norm(args, pool);
+}
+
+template <void (*Kernels::*Op)(const RowArgs&, ThreadPool&)>
+void call_pair(const ConstRows& x, const ConstRows& y, const Rows& out, ThreadPool& pool, const std::string& isa) {
+    require_shape(out, x.shape(0), x.shape(1), "out must have the shape of x");
+    require_shape(y, x.shape(0), x.shape(1), "y must have the shape of x");
+    RowArgs args = row_args(x, out);
+    args.y = y.data(), args.y_stride = y.stride(0);
+    (kernels_for(isa).*Op)(args, pool);
+}
+
+void call_select(const ConstRows& x, const Ints& rows, const Rows& out, ThreadPool& pool, const std::string& isa) {
+    require_shape(out, rows.shape(0), x.shape(1), "out must be as wide as x, with a row for each of rows");
+    for (size_t i = 0; i < rows.shape(0); ++i)
+        require(rows(i) >= 0 && size_t(rows(i)) < x.shape(0), "rows must be rows of x");
+    RowArgs args = row_args(x, out);
+    args.index = rows.data();
+    kernels_for(isa).select(args, pool);
+}
+
+void call_rotary(const Rows& x, const Ints& positions, const ConstRows& table, int head_dim, ThreadPool& pool,
+                 const std::string& isa) {
+    const size_t half = table.shape(1) / 2;
+    require_shape(x, positions.shape(0), x.shape(1), "x must have a row for each position");
+    require_shape(table, table.shape(0), 2 * half, "table must be [positions, cosines and sines]");
+    require(table.stride(0) == int64_t(2 * half), "table must be contiguous");
+    require(head_dim > 0 && x.shape(1) % size_t(head_dim) == 0 && 2 * half <= size_t(head_dim),
+            "head_dim must fit x and the table");
+    for (size_t i = 0; i < positions.shape(0); ++i)
+        require(positions(i) >= 0 && size_t(positions(i)) < table.shape(0), "positions must be rows of the table");
+    RowArgs args{};
+    args.x = table.data(), args.index = positions.data();
+    args.out = x.data(), args.out_stride = x.stride(0);
+    args.num_rows = int(x.shape(0)), args.width = int(x.shape(1));
+    args.head_dim = head_dim, args.rotary_half = int(half);
+    kernels_for(isa).rotary(args, pool);
+}
+
+nb::bytes packed(const Matrix& matrix) { return nb::bytes(matrix.memory.data, matrix.bytes); }
+
+// How often each of `count` tiles ran, and whether a thread had a number outside the pool.
+std::vector<int32_t> count_tiles(ThreadPool& pool, int64_t count) {
+    require(count >= 0 && count <= 1 << 24, "count must be from 0 to 2^24");
+    struct Job {
+        std::vector<std::atomic<int32_t>> runs;
+        int size;
+    } job{std::vector<std::atomic<int32_t>>(size_t(count)), pool.size()};
+    {
+        nb::gil_scoped_release release;
+        pool.parallel_for(
+            count,
+            [](void* context, int64_t tile, int thread) {
+                Job& j = *static_cast<Job*>(context);
+                j.runs[size_t(tile)] += thread >= 0 && thread < j.size ? 1 : 1 << 16;
+            },
+            &job);
+    }
+    return {job.runs.begin(), job.runs.end()};
+}
+
+double dot_peak(ThreadPool& pool, const std::string& isa, bool bf16) {
+    constexpr int64_t kSteps = 100000;
+    struct Job {
+        const Kernels& kernels;
+        bool bf16;
+        std::atomic<int64_t> operations{0};
+    } job{kernels_for(isa), bf16};
+    nb::gil_scoped_release release;
+    const auto start = std::chrono::steady_clock::now();
+    pool.parallel_for(
+        8 * pool.size(),
+        [](void* context, int64_t, int) {
+            Job& j = *static_cast<Job*>(context);
+            float result = 0;
+            j.operations += int64_t(j.kernels.dot_chains(j.bf16, kSteps, &result));
+            if (!(result > 0)) std::abort();  // the sums converge to a positive value: they were computed
+        },
+        &job);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return double(job.operations) / seconds / 1e9;
+}
+
+}  // namespace
+
+void bind_dense_tests(nb::module_& m) {
+    m.def("linear", &call_linear, nb::arg("x").noconvert(), nb::arg("weight"), nb::arg("bias"),
+          nb::arg("out").noconvert(), nb::arg("pool"),
+          "One call of the weight's linear kernel, checked; for tests and benchmarks. An empty bias means none.");
+    m.def("embedding", &call_embedding, nb::arg("table"), nb::arg("token_ids").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("pool"), "One call of the table's embedding kernel, checked; for tests.");
+    m.def("rms_norm", &call_rms_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),
+          nb::arg("out").noconvert(), nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
+    m.def("silu_mul", &call_pair<&Kernels::silu_mul>, nb::arg("gate").noconvert(), nb::arg("up").noconvert(),
+          nb::arg("out").noconvert(), nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
+    m.def("add", &call_pair<&Kernels::add>, nb::arg("x").noconvert(), nb::arg("y").noconvert(),
+          nb::arg("out").noconvert(), nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
+    m.def("select", &call_select, nb::arg("x").noconvert(), nb::arg("rows").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
+    m.def("rotary", &call_rotary, nb::arg("x").noconvert(), nb::arg("positions").noconvert(),
+          nb::arg("table").noconvert(), nb::arg("head_dim"), nb::arg("pool"), nb::arg("isa"),
+          "One call of the kernel, checked, in place; for tests. `table` holds a position's cosines, then its sines.");
+    m.def("packed", &packed, nb::arg("matrix"), "The bytes of a packed weight; for tests.");
+    m.def("count_tiles", &count_tiles, nb::arg("pool"), nb::arg("count"),
+          "Run a loop of `count` tiles and return how often each ran; for tests. 65536 or more: on no known thread.");
+    m.def("dot_peak", &dot_peak, nb::arg("pool"), nb::arg("isa"), nb::arg("bf16"),
+          "GFLOP/s of all threads on operands in registers, with the instruction of `linear`; for benchmarks.");
+}
+
+}  // namespace octavo
