@@ -139,14 +139,14 @@ def test_no_rows_is_no_work(pools: list[Any]) -> None:
     ("n", "k"), [(0, 1), (1, 0), (-1, 5), (1 << 31, 1), (1, 1 << 31), ((1 << 31) - 1, (1 << 31) - 1)]
 )
 def test_impossible_shapes_are_refused(n: int, k: int) -> None:
-    with pytest.raises(ValueError, match="^shape: "):
+    with pytest.raises(ValueError, match=r"^shape: "):
         _native.Matrix(_native.Arena(), n, k, True, "portable")
 
 
 def test_bad_parts_are_refused_and_nothing_is_packed(pools: list[Any]) -> None:
     matrix = _native.Matrix(_native.Arena(), 10, 4, False, "portable")
     for count, first in [(11, 0), (1, 10), (2, 9), (1, -1), (1, 1 << 62)]:
-        with pytest.raises(ValueError, match="^first_row: "):
+        with pytest.raises(ValueError, match=r"^first_row: "):
             matrix.pack(np.ones((count, 4), np.float32), first, pools[0])
     with pytest.raises(ValueError, match="must have 4 columns"):
         matrix.pack(np.ones((1, 5), np.float32), 0, pools[0])
