@@ -1,6 +1,7 @@
 #include "parallel.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -73,6 +74,7 @@ struct ThreadPool::State {
     std::mutex mutex;
     std::condition_variable wake;
     std::vector<std::thread> workers;
+    const pid_t owner = getpid();
     uint32_t loop = 0;  // number of the last loop; the caller's alone
 
     void work(int thread) {
@@ -148,7 +150,12 @@ ThreadPool::ThreadPool(int num_threads) : state_(new State) {
     }
 }
 
-ThreadPool::~ThreadPool() { state_->end(); }
+ThreadPool::~ThreadPool() {
+    if (getpid() == state_->owner)
+        state_->end();
+    else
+        (void)state_.release();  // a forked child has none of the threads, and nobody to wait for
+}
 
 int ThreadPool::size() const { return int(state_->workers.size()) + 1; }
 
