@@ -1,4 +1,4 @@
-"""Types of the native module. Each room adds its functions; what is not listed yet is Any."""
+"""Types of the native module. Contracts: the docstrings of csrc/*.cpp and csrc/*.h."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +19,8 @@ class ThreadPool:
     def __init__(self, num_threads: int = 0) -> None: ...
     @property
     def size(self) -> int: ...
+
+def usable_cpus(cgroup_root: str = "/sys/fs/cgroup") -> int: ...
 
 class KVMemory:
     """`backends.protocol.KVMemory`, but for `shape`, which the back end sets."""
@@ -45,6 +47,55 @@ class KVMemory:
     def export_block(self, block: int) -> bytes: ...
     def import_block(self, block: int, data: bytes) -> None: ...
 
+class Arena:
+    """Memory for weights, in huge pages."""
+
+    def __init__(self) -> None: ...
+
+class Matrix:
+    """A weight `[n, k]` in the panels of one kernel path, zero until rows are packed into it."""
+
+    def __init__(self, arena: Arena, n: int, k: int, bf16: bool, isa: str) -> None: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def pack(
+        self, rows: npt.NDArray[np.float32] | npt.NDArray[np.uint16], first_row: int, pool: ThreadPool
+    ) -> None: ...
+
+_View = tuple[int, int, int]
+"""Slot, first column, width."""
+
+class Program:
+    """Recorded ops over slots. Arguments as the ops of `backends.protocol.Ops`; `out` is a slot."""
+
+    def __init__(self, isa: str, kv: KVMemory, pool: ThreadPool, max_num_tokens: int) -> None: ...
+    def add_slot(self, width: int, selected: bool) -> int: ...
+    def set_output(self, view: _View) -> None: ...
+    def embedding(self, table: Matrix, out: int) -> None: ...
+    def rms_norm(self, x: _View, weight: Sequence[float], eps: float, out: int, /) -> None: ...
+    def linear(self, x: _View, weight: Matrix, bias: Sequence[float], out: int, /) -> None: ...
+    def rotary(
+        self, x: _View, inv_freq: Sequence[float], scale: float, head_dim: int, max_position: int, /
+    ) -> None: ...
+    def write_kv(self, layer: int, key: _View, value: _View, /) -> None: ...
+    def attention(self, layer: int, query: _View, scale: float, window: int, out: int, /) -> None: ...
+    def silu_mul(self, gate: _View, up: _View, out: int, /) -> None: ...
+    def add(self, x: _View, y: _View, /) -> None: ...
+    def select(self, x: _View, out: int, /) -> None: ...
+    def run(
+        self,
+        token_ids: npt.NDArray[np.int32],
+        positions: npt.NDArray[np.int32],
+        batch_rows: npt.NDArray[np.int32],
+        query_start_loc: npt.NDArray[np.int32],
+        seq_lens: npt.NDArray[np.int32],
+        logits_tokens: npt.NDArray[np.int32],
+    ) -> npt.NDArray[np.float32]: ...
+
 def write_kv(
     kv: KVMemory,
     layer: int,
@@ -69,7 +120,53 @@ def attention(
     pool: ThreadPool,
     isa: str,
 ) -> None: ...
+def linear(
+    x: npt.NDArray[np.float32], weight: Matrix, bias: Sequence[float], out: npt.NDArray[np.float32], pool: ThreadPool
+) -> None: ...
+def embedding(
+    table: Matrix, token_ids: npt.NDArray[np.int32], out: npt.NDArray[np.float32], pool: ThreadPool
+) -> None: ...
+def rms_norm(
+    x: npt.NDArray[np.float32],
+    weight: npt.NDArray[np.float32],
+    eps: float,
+    out: npt.NDArray[np.float32],
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
+def silu_mul(
+    gate: npt.NDArray[np.float32],
+    up: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
+def add(
+    x: npt.NDArray[np.float32],
+    y: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
+def select(
+    x: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.int32],
+    out: npt.NDArray[np.float32],
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
+def rotary(
+    x: npt.NDArray[np.float32],
+    positions: npt.NDArray[np.int32],
+    table: npt.NDArray[np.float32],
+    head_dim: int,
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
+def packed(matrix: Matrix) -> bytes: ...
+def count_tiles(pool: ThreadPool, count: int) -> list[int]: ...
 def read_bandwidth(pool: ThreadPool, bytes: int = ...) -> float: ...
+def dot_peak(pool: ThreadPool, isa: str, bf16: bool) -> float: ...
 def sample(
     logits: npt.NDArray[np.float32],
     temperature: npt.NDArray[np.float32],
@@ -101,4 +198,3 @@ def sample(
     npt.NDArray[np.float32] | None,
 ]: ...
 def uniform(seed: int, sequence_index: int, position: int) -> float: ...
-def __getattr__(name: str) -> Any: ...
