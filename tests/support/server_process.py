@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,9 +152,16 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def stream(self, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Events:
-        """Send with `stream` set and read to the end."""
+    def stream(
+        self,
+        path: str,
+        body: dict[str, Any],
+        headers: Mapping[str, str] | None = None,
+        on_begin: Callable[[], object] = lambda: None,
+    ) -> Events:
+        """Send with `stream` set and read to the end. `on_begin` is called once the status line is here."""
         with self.open_stream(path, body, headers) as reply:
+            on_begin()
             raw = reply.read()
             events = Events(reply.status, dict(reply.headers.items()), raw=raw)
         if events.status == 200:
