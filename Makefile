@@ -9,6 +9,7 @@ PYTHON_DIRS := src tests benchmarks scripts
 CXX_SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.cpp csrc/kernels/*.h)
 
 NATIVE := $(CXX_SOURCES) CMakeLists.txt pyproject.toml
+CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp)
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
@@ -62,18 +63,41 @@ check: $(VENV)/.check  ## format, lint and types, as CI does
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FORMATTED)
 
 format: $(VENV)/.check  ## format everything
 	$(BIN)/ruff format $(PYTHON_DIRS)
 	$(BIN)/ruff check --fix $(PYTHON_DIRS)
-	$(BIN)/clang-format -i $(CXX_SOURCES)
+	$(BIN)/clang-format -i $(CXX_FORMATTED)
 
 bench: $(VENV)/.installed model  ## start time, scheduler step, offline and served throughput
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/octavo bench step
 	$(BIN)/octavo bench offline
 	$(BIN)/octavo bench serve
+
+# A second environment, whose extension is compiled with gcc's sanitizers; they must be loaded before Python is.
+SANITIZE_VENV := $(VENV)-sanitize
+SANITIZED := $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider -q --durations=5 -m "not torch and not full and not model"
+SANITIZED_TESTS := tests/kernels tests/unit/weights/test_dequantize.py $(wildcard tests/conformance)
+sanitize: export PYTHONMALLOC = malloc
+sanitize: export ASAN_OPTIONS = detect_leaks=0:halt_on_error=1:allocator_may_return_null=1
+sanitize: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
+sanitize: export TSAN_OPTIONS = halt_on_error=1
+sanitize: $(SANITIZE_VENV)/.installed  ## the native code under address, undefined behaviour and thread sanitizers
+	g++ -std=c++17 -O1 -g -Wall -Wextra -DOCTAVO_X86=1 -fsanitize=thread -pthread -Icsrc \
+	  tests/native/parallel_test.cpp csrc/parallel.cpp -o build/parallel_test
+	build/parallel_test
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+	  $(SANITIZED) $(SANITIZED_TESTS) $(ARGS)
+
+$(SANITIZE_VENV)/.installed: $(NATIVE)
+	@echo "compiling Octavo with sanitizers ..."
+	@$(PYTHON) -m venv $(SANITIZE_VENV)
+	@$(SANITIZE_VENV)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.9" "cmake>=3.26" "ninja>=1.11"
+	@CXX=g++ $(SANITIZE_VENV)/bin/pip install -q --no-build-isolation -C build-dir=build/sanitize \
+	  -C cmake.define.OCTAVO_SANITIZE=address,undefined -e ".[test]"
+	@touch $@
 
 size:  ## install into a fresh environment and weigh it; fails at 200 MB
 	$(PYTHON) scripts/installed_size.py
@@ -82,4 +106,4 @@ docs: $(VENV)/.installed  ## write the generated pages
 	$(BIN)/python scripts/cli_reference.py > docs/cli.md
 
 clean:  ## remove builds and the environment
-	rm -rf build $(VENV) dist
+	rm -rf build $(VENV) $(SANITIZE_VENV) dist

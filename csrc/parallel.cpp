@@ -125,7 +125,9 @@ struct ThreadPool::State {
         sleeping.fetch_sub(1, std::memory_order_seq_cst);
     }
 
+    // A forked child has no workers to wake, and the mutex may be held by one that it does not have.
     void wake_all() {
+        if (getpid() != owner) return;
         std::lock_guard<std::mutex> lock(mutex);
         wake.notify_all();
     }
