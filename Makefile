@@ -85,7 +85,7 @@ sanitize: export ASAN_OPTIONS = detect_leaks=0:halt_on_error=1:allocator_may_ret
 sanitize: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
 sanitize: export TSAN_OPTIONS = halt_on_error=1
 sanitize: $(SANITIZE_VENV)/.installed  ## the native code under address, undefined behaviour and thread sanitizers
-	g++ -std=c++17 -O1 -g -Wall -Wextra -DOCTAVO_X86=1 -fsanitize=thread -pthread -Icsrc \
+	g++ -std=c++17 -O1 -g -Wall -Wextra $(if $(filter x86_64,$(shell uname -m)),-DOCTAVO_X86=1) -fsanitize=thread -pthread -Icsrc \
 	  tests/native/parallel_test.cpp csrc/parallel.cpp -o build/parallel_test
 	build/parallel_test
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \

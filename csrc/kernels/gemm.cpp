@@ -28,6 +28,14 @@ constexpr int64_t kTileBytes = 512 << 10;
 // Weights of one tile at least, so that taking a tile costs nothing against computing it.
 constexpr int64_t kPanelBytes = 32 << 10;
 
+// Asks for BYTES of the next panel, into the second-level cache. Done by the last of several blocks of rows: its own
+// panel is in the cache already, so memory has nothing else to do. Only if the block is full, as with few rows it
+// would wait for memory itself. May pass the end of the weight: a prefetch never faults.
+template <int BYTES>
+inline void fetch_ahead(const void* p) {
+    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
+}
+
 // --- float32 weights: panel [K][COLUMNS] ---------------------------------------------------------------------------
 
 struct FloatWeights {
@@ -35,9 +43,10 @@ struct FloatWeights {
     using Stored = float;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
 
-    template <int ROWS>
+    template <int ROWS, bool AHEAD>
     static void block(const float* a, int64_t a_stride, const float* w, int64_t k, VF (&sum)[ROWS][NV]) {
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
+            if (AHEAD) fetch_ahead<COLUMNS * 4>(w + k * COLUMNS);
             VF column[NV];
             for (int v = 0; v < NV; ++v) column[v] = VF::load(w + v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -59,10 +68,11 @@ struct Bf16Weights {
     using Stored = uint16_t;
     static int64_t panel_elements(int64_t k) { return (k + 1) / 2 * 2 * COLUMNS; }
 
-    template <int ROWS>
+    template <int ROWS, bool AHEAD>
     static void block(const uint16_t* a, int64_t a_stride, const uint16_t* w, int64_t k, VF (&sum)[ROWS][NV]) {
         const int64_t pairs = (k + 1) / 2;
         for (int64_t i = 0; i < pairs; ++i, w += 2 * COLUMNS) {
+            if (AHEAD) fetch_ahead<COLUMNS * 4>(w + pairs * 2 * COLUMNS);
             __m512bh column[NV];
             for (int v = 0; v < NV; ++v) column[v] = (__m512bh)_mm512_loadu_si512(w + 2 * v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -83,9 +93,10 @@ struct Bf16Weights {
     using Stored = uint16_t;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
 
-    template <int ROWS>
+    template <int ROWS, bool AHEAD>
     static void block(const float* a, int64_t a_stride, const uint16_t* w, int64_t k, VF (&sum)[ROWS][NV]) {
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
+            if (AHEAD) fetch_ahead<COLUMNS * 2>(w + k * COLUMNS);
             VF column[NV];
             for (int v = 0; v < NV; ++v) column[v] = VF::load_bf16(w + v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -111,14 +122,14 @@ struct Job {
     int rows_per_chunk;
 };
 
-template <class W, int ROWS>
+template <class W, int ROWS, bool AHEAD>
 void compute_block(const Job<W>& job, int row, int64_t panel) {
     const LinearArgs& args = *job.args;
     const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args.k);
     VF sum[ROWS][NV];
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < NV; ++v) sum[r][v] = VF::zero();
-    W::template block<ROWS>(job.a + row * job.a_stride, job.a_stride, w, args.k, sum);
+    W::template block<ROWS, AHEAD>(job.a + row * job.a_stride, job.a_stride, w, args.k, sum);
     for (int v = 0; v < NV; ++v) {
         const int64_t column = panel * COLUMNS + v * VF::W;
         const int count = args.n - column < VF::W ? int(args.n - column) : VF::W;
@@ -136,12 +147,14 @@ void compute_block(const Job<W>& job, int row, int64_t panel) {
 }
 
 template <class W, int ROWS = MAX_ROWS>
-void compute_rows(const Job<W>& job, int row, int count, int64_t panel) {
+void compute_rows(const Job<W>& job, int row, int count, int64_t panel, bool ahead) {
     if constexpr (ROWS > 0) {
-        if (count == ROWS)
-            compute_block<W, ROWS>(job, row, panel);
+        if (count != ROWS)
+            compute_rows<W, ROWS - 1>(job, row, count, panel, ahead);
+        else if (ROWS == MAX_ROWS && ahead)
+            compute_block<W, ROWS, ROWS == MAX_ROWS>(job, row, panel);
         else
-            compute_rows<W, ROWS - 1>(job, row, count, panel);
+            compute_block<W, ROWS, false>(job, row, panel);
     }
 }
 
@@ -158,7 +171,7 @@ void linear_tile(void* context, int64_t tile, int) {
         int row = begin;
         for (int b = 0; b < blocks; ++b) {  // equal blocks: 9 rows are 5 + 4, not 8 + 1
             const int count = (end - row + (blocks - b) - 1) / (blocks - b);
-            compute_rows<W>(job, row, count, panel);
+            compute_rows<W>(job, row, count, panel, b > 0 && b == blocks - 1);
             row += count;
         }
     }

@@ -6,9 +6,8 @@
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-#if defined(OCTAVO_ISA_avx512)
-constexpr int kChains = 24;  // as many sums at once as hide the latency, all in registers
-#elif defined(OCTAVO_ISA_avx2)
+// Sums at once: enough to hide the latency, few enough to stay in registers in an unrolled loop.
+#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx2)
 constexpr int kChains = 12;
 #else
 constexpr int kChains = 4;
