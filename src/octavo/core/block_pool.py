@@ -30,7 +30,7 @@ class BlockPool:
         """Blocks that can be handed out."""
         self.ref_count = [0] * num_blocks
         self.owner: list[Account | None] = [None] * num_blocks
-        self.eviction: EvictionPolicy = eviction or LeastRecentlyUsed(range(1, num_blocks))
+        self.eviction: EvictionPolicy = LeastRecentlyUsed(range(1, num_blocks)) if eviction is None else eviction
 
     @property
     def num_free(self) -> int:

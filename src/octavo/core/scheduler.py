@@ -77,8 +77,8 @@ class Scheduler:
         """Everything that is not finished, by request id."""
         self.running: dict[int, Sequence] = {}
         """By row, in order of admission."""
-        self.waiting: AdmissionPolicy = admission or FirstComeFirstServed()
-        self._preemption: PreemptionPolicy = preemption or LatestArrival()
+        self.waiting: AdmissionPolicy = FirstComeFirstServed() if admission is None else admission
+        self._preemption: PreemptionPolicy = LatestArrival() if preemption is None else preemption
 
         self.quarantine = Quarantine()
         self.free_rows = list(range(max_num_seqs - 1, -1, -1))
@@ -321,11 +321,13 @@ class Scheduler:
             by_row = dict(zip(step.plan.rows, step.sequences, strict=True))
             for entry in entries:
                 sequence = by_row[entry.row]
+                if not _wants_prompt_logprobs(sequence):
+                    continue
                 num_known = sequence.num_prompt_logprobs - entry.start
                 if num_known < 0:
                     raise InvariantError([f"prompt logprobs of row {entry.row} skip {-num_known} positions"])
                 fresh = entry.positions[num_known:]
-                if fresh and _wants_prompt_logprobs(sequence):
+                if fresh:
                     sequence.num_prompt_logprobs += len(fresh)
                     deltas.append(TokenDelta(sequence.request_id, sequence.index, [], prompt_logprobs=[*fresh]))
         return deltas
