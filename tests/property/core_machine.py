@@ -12,7 +12,7 @@ from octavo.core.engine_core import EngineCore
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.errors import ContextLengthError
 from octavo.messages import EngineRequest, SamplingParams, TokenDelta
-from property.tagged_kv import EOS, STOP, VOCAB, TaggedExecutor, expected_answer, logprob_at
+from property.tagged_kv import EOS, STOP, VOCAB, Expected, TaggedExecutor, expected_answer, logprob_at
 
 TENANTS = ("red", "blue")
 STEP_LIMIT = 4000
@@ -42,19 +42,20 @@ class Answer:
     def check_so_far(self) -> None:
         """Tokens never go back, never repeat, and are the ones that the request alone would get."""
         expected = expected_answer(self.request, self.index)
-        assert self.token_ids == expected.token_ids[: len(self.token_ids)]
+        assert self.token_ids == expected.token_ids[: len(self.token_ids)], f"{self.token_ids} is not of {expected}"
         first = len(self.request.token_ids)
         if self.request.sampling.logprobs is not None:
-            assert self.logprobs == [logprob_at(first + i, token) for i, token in enumerate(self.token_ids)]
+            assert self.logprobs == [logprob_at(first + i, token) for i, token in enumerate(self.token_ids)], (
+                f"{len(self.logprobs)} logprobs for {len(self.token_ids)} tokens, or others"
+            )
         prompt = self.request.token_ids[: self.request.num_prompt_tokens]
         wanted = [None, *(logprob_at(i, prompt[i]) for i in range(1, len(prompt)))]
-        assert self.prompt_logprobs == wanted[: len(self.prompt_logprobs)]
+        assert self.prompt_logprobs == wanted[: len(self.prompt_logprobs)], "prompt logprobs out of order or repeated"
         if self.end is not None:
-            assert self.token_ids == expected.token_ids
-            assert self.end.finish_reason == expected.finish_reason
-            assert self.end.stop_reason == expected.stop_reason
+            found = Expected(self.token_ids, str(self.end.finish_reason), self.end.stop_reason)  # type: ignore[arg-type]
+            assert found == expected, f"{found} instead of {expected}"
             asked = self.request.sampling.prompt_logprobs is not None and self.index == 0
-            assert len(self.prompt_logprobs) == (len(prompt) if asked else 0)
+            assert len(self.prompt_logprobs) == (len(prompt) if asked else 0), "prompt logprobs are missing"
 
 
 class CoreMachine(RuleBasedStateMachine):

@@ -29,7 +29,9 @@ HISTORIES = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-HUNT = settings(HISTORIES, max_examples=300, derandomize=True, database=None, phases=[Phase.generate])
+HUNT = settings(
+    HISTORIES, max_examples=300, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False
+)
 """For planted faults: stop at the first failure, do not shrink it."""
 
 

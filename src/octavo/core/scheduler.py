@@ -228,7 +228,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Take a sequence's row and blocks; it computes its tokens again when it is next admitted."""
         sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.num_computed_tokens)
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens = sequence.last_start = 0
         self._leave_row(sequence)
         sequence.move_to(SequenceStatus.PREEMPTED)
         self.waiting.put(sequence)
