@@ -1,0 +1,198 @@
+"""A plain PyTorch back end: every op eager, no kernels of its own. The only file that imports torch.
+
+It keeps the protocol honest (nothing in it is shaped by the CPU back end) and is the seed of one for GPUs. It does not
+promise that a row's bits are the same in every batch: torch sums a product of matrices in an order that depends on its
+shape. Tokens are sampled by the numpy reference on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from octavo.backends import reference
+from octavo.backends.protocol import (
+    Array,
+    Int32Array,
+    KVShape,
+    Ops,
+    Program,
+    RopeParams,
+    SampleBatch,
+    SampleOutput,
+    StepBatch,
+    Tensor,
+    Weight,
+)
+from octavo.errors import ConfigError
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def _tensor(data: Array) -> torch.Tensor:
+    """A tensor from float32, int32 or the bits of bfloat16; numpy keeps nothing of it."""
+    copied = torch.from_numpy(np.array(data))
+    return copied.view(torch.bfloat16) if data.dtype == np.uint16 else copied
+
+
+class TorchKVMemory:
+    """Keys and values as `[num_blocks, layers_per_page, 2, num_kv_heads, block_size, head_dim]`."""
+
+    def __init__(self, shape: KVShape) -> None:
+        self.shape = shape
+        page = (shape.layers_per_page, 2, shape.num_kv_heads, shape.block_size, shape.head_dim)
+        self.blocks = torch.zeros(shape.num_blocks, *page, dtype=_DTYPES[shape.dtype])
+        tables = (shape.num_groups, shape.max_num_seqs, shape.max_blocks_per_seq)
+        self.block_tables: Int32Array = np.zeros(tables, np.int32)
+        self.slots = [shape.layer_groups[:i].count(g) for i, g in enumerate(shape.layer_groups)]
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            self.blocks[destination] = self.blocks[source]
+
+    def erase_blocks(self, blocks: Sequence[int]) -> None:
+        self.blocks[list(blocks)] = 0
+
+    def export_block(self, block: int) -> bytes:
+        return self.blocks[block].view(torch.uint8).numpy().tobytes()
+
+    def import_block(self, block: int, data: bytes) -> None:
+        if len(data) != self.shape.bytes_per_block:
+            raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {len(data)}")
+        read = torch.frombuffer(bytearray(data), dtype=self.blocks.dtype)
+        self.blocks[block] = read.view(self.blocks.shape[1:])
+
+    def places(self, layer: int, rows: Array, positions: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """Block and offset of each (row, position)."""
+        size = self.shape.block_size
+        blocks = self.block_tables[self.shape.layer_groups[layer], rows, positions // size]
+        return _tensor(blocks), _tensor(positions % size)
+
+
+class _EagerOps:
+    """The ops on torch tensors, for one step."""
+
+    def __init__(self, kv: TorchKVMemory, batch: StepBatch) -> None:
+        self._kv = kv
+        self._batch = batch
+        self._token_rows = np.repeat(batch.batch_rows, np.diff(batch.query_start_loc))
+        self._positions = _tensor(batch.positions)
+
+    def embedding(self, table: Weight) -> Tensor:
+        return table[_tensor(self._batch.token_ids)].float()
+
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+        return functional.linear(x, weight.float(), bias)
+
+    def split(self, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
+        return list(x.split(list(widths), dim=1))
+
+    def rotary(self, x: Tensor, rope: RopeParams, head_dim: int) -> Tensor:
+        half = len(rope.inv_freq)
+        angle = self._positions.double()[:, None] * torch.tensor(rope.inv_freq, dtype=torch.float64)
+        cos, sin = ((f(angle) * rope.scale).float()[:, None, :] for f in (torch.cos, torch.sin))
+        first, second, rest = x.view(len(x), -1, head_dim).split([half, half, head_dim - 2 * half], dim=2)
+        rotated = torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=2)
+        return rotated.view(x.shape)
+
+    def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
+        blocks, offsets = self._kv.places(layer, self._token_rows, self._batch.positions)
+        pairs = torch.stack([key, value], dim=1).view(len(key), 2, self._kv.shape.num_kv_heads, -1)
+        self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets] = pairs.to(self._kv.blocks.dtype)
+
+    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+        heads = query.view(len(query), self._kv.shape.num_kv_heads, -1, self._kv.shape.head_dim)
+        output = torch.empty_like(heads)
+        for i, (row, end) in enumerate(zip(self._token_rows, self._batch.positions + 1, strict=True)):
+            start = 0 if window is None else max(0, int(end) - window)
+            positions = np.arange(start, end, dtype=np.int32)
+            blocks, offsets = self._kv.places(layer, np.full_like(positions, row), positions)
+            pairs = self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets].float()
+            keys, values = pairs.permute(1, 2, 0, 3)  # each [num_kv_heads, tokens, head_dim]
+            scores = heads[i] @ keys.transpose(1, 2) * scale
+            output[i] = scores.softmax(-1) @ values
+        return output.view(query.shape)
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        return functional.silu(gate) * up
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    def select(self, x: Tensor) -> Tensor:
+        return x[_tensor(self._batch.logits_tokens)]
+
+
+class _EagerProgram:
+    def __init__(self, build: Callable[[Ops], Tensor], kv: TorchKVMemory, max_num_tokens: int) -> None:
+        self._build = build
+        self._kv = kv
+        self._max_num_tokens = max_num_tokens
+
+    def run(self, batch: StepBatch) -> Array:
+        if len(batch.token_ids) > self._max_num_tokens:
+            raise ValueError(f"{len(batch.token_ids)} tokens in a program compiled for {self._max_num_tokens}")
+        with torch.inference_mode():
+            result: Array = self._build(_EagerOps(self._kv, batch)).contiguous().numpy()
+        return result
+
+
+class TorchBackend:
+    """See `protocol.Backend`. bfloat16 is a way to keep weights here: arithmetic is float32 whatever the dtype.
+
+    Args:
+        dtype: "bfloat16" or "float32": weights in memory.
+        num_threads: Of torch's own pool, which is the whole process's; None leaves it as it is.
+        isa: Must be None: torch chooses its kernels itself.
+
+    Raises:
+        ConfigError: If the dtype is unknown or a kernel path is asked for.
+    """
+
+    name = "torch"
+
+    def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
+        if dtype not in _DTYPES:
+            raise ConfigError("dtype", dtype, "bfloat16 or float32")
+        if isa is not None:
+            raise ConfigError("isa", isa, "left out: torch chooses its kernels itself")
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        self.dtype = dtype
+
+    @staticmethod
+    def default_dtype() -> str:
+        return "float32"
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kernel_path": f"torch {torch.__version__}",
+            "num_threads": str(torch.get_num_threads()),
+            "dtype": self.dtype,
+            "arithmetic": "float32",
+        }
+
+    def matrix(self, parts: Sequence[Array]) -> Weight:
+        return torch.cat([_tensor(part).to(_DTYPES[self.dtype]) for part in parts])
+
+    def vector(self, data: Array) -> Weight:
+        return _tensor(data).float()
+
+    def allocate_kv(self, shape: KVShape) -> TorchKVMemory:
+        return TorchKVMemory(shape)
+
+    def compile(self, build: Callable[[Ops], Tensor], kv: Any, max_num_tokens: int) -> Program:
+        return _EagerProgram(build, kv, max_num_tokens)
+
+    def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:
+        return reference.sample(logits, batch)
+
+    def close(self) -> None:
+        """Nothing to stop."""

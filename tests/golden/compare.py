@@ -1,0 +1,131 @@
+"""Our answers against the expectations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from golden import cases
+from octavo.backends.protocol import StepBatch
+from octavo.config import EngineConfig
+from octavo.executor.local import LocalExecutor
+from octavo.messages import EngineRequest, SamplingParams
+from octavo.weights.sources import resolve
+from support.core_runs import Answers
+
+NEAR_TIE = 1e-4
+"""Gap between transformers' two best logits below which another choice is no error."""
+LOGITS_TOLERANCE = 1e-3
+"""Largest difference of a logit, relative to the largest logit of its position."""
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What transformers gave for one prompt."""
+
+    tokens: list[int]
+    gaps: list[float]
+    logits: Any
+    """[kept positions, kept ids]"""
+    scale: Any
+    """[kept positions], the largest absolute logit of each position."""
+
+
+def load(name: str) -> list[Expectation]:
+    with np.load(cases.EXPECTED / f"{name}.npz") as stored:
+        count = sum(key.startswith("tokens") for key in stored)
+        return [
+            Expectation(
+                stored[f"tokens{i}"].tolist(), stored[f"gaps{i}"].tolist(), stored[f"logits{i}"], stored[f"scale{i}"]
+            )
+            for i in range(count)
+        ]
+
+
+def greedy_requests(prompts: Sequence[Sequence[int]], num_tokens: int) -> list[EngineRequest]:
+    sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    return [
+        EngineRequest(
+            request_id=i,
+            token_ids=list(prompt),
+            num_prompt_tokens=len(prompt),
+            sampling=sampling,
+            seed=0,
+            max_tokens=num_tokens,
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def near_ties(answers: Answers, expected: Sequence[Expectation]) -> int:
+    """Check greedy tokens. Returns how many prompts went another way at a near tie, after which nothing compares.
+
+    Raises:
+        AssertionError: If a token differs where transformers' own choice was clear.
+    """
+    ties = 0
+    for i, expectation in enumerate(expected):
+        found = answers[i, 0].token_ids
+        assert len(found) <= len(expectation.tokens)
+        for step, token in enumerate(found):
+            if token != expectation.tokens[step]:
+                gap = expectation.gaps[step]
+                assert gap < NEAR_TIE, f"prompt {i}, token {step}: {token}, not {expectation.tokens[step]} (gap {gap})"
+                ties += 1
+                break
+    return ties
+
+
+def worst_logits(
+    model: Path | str,
+    prompts: Sequence[Sequence[int]],
+    expected: Sequence[Expectation],
+    *,
+    chunk: int = 512,
+    ids: Any = None,
+    **settings: Any,
+) -> float:
+    """Teacher-forced logits: the largest difference, relative to the largest logit of its position."""
+    config = EngineConfig.of(
+        model=str(model), max_num_seqs=1, max_num_batched_tokens=chunk, dtype="float32", num_blocks=200, **settings
+    )
+    executor = LocalExecutor.load(config, resolve(str(model)))
+    worst = 0.0
+    try:
+        for prompt, expectation in zip(prompts, expected, strict=True):
+            found = _teacher_forced(executor, [*prompt, *expectation.tokens[:-1]], chunk)
+            kept = found if ids is None else found[:, ids]
+            difference = np.abs(kept - expectation.logits).max(axis=-1) / expectation.scale
+            worst = max(worst, float(difference.max()))
+    finally:
+        executor.close()
+    return worst
+
+
+def _teacher_forced(executor: LocalExecutor, tokens: Sequence[int], chunk: int) -> Any:
+    """Logits at the kept positions, computed in chunks on row 0."""
+    runner = executor._runner
+    columns = -(-len(tokens) // executor.kv_spec.block_size)
+    assert columns < executor.num_blocks
+    for group in range(executor.kv_spec.num_groups):
+        # The same blocks for every group would overwrite each other: each takes every num_groups-th.
+        own = 1 + group + executor.kv_spec.num_groups * np.arange(columns)
+        runner._kv.block_tables[group, 0, :columns] = own
+    wanted = np.array(cases.kept_positions(len(tokens)))
+    found = []
+    for begin in range(0, len(tokens), chunk):
+        end = min(begin + chunk, len(tokens))
+        here = wanted[(wanted >= begin) & (wanted < end)] - begin
+        batch = StepBatch(
+            token_ids=np.array(tokens[begin:end], np.int32),
+            positions=np.arange(begin, end, dtype=np.int32),
+            batch_rows=np.zeros(1, np.int32),
+            query_start_loc=np.array([0, end - begin], np.int32),
+            seq_lens=np.array([end], np.int32),
+            logits_tokens=here.astype(np.int32),
+        )
+        found.append(np.array(runner._program.run(batch)))
+    return np.concatenate(found)

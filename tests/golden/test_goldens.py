@@ -1,0 +1,62 @@
+"""Against Hugging Face transformers in float32: teacher-forced logits, and greedy tokens. See make_goldens.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import octavo._native as _native
+from golden import cases, compare
+from octavo.weights.sources import resolve
+from support.core_runs import run
+from support.paths import TINYSTORIES
+from support.tiny_models import write_tiny_llama
+
+PATHS = _native.supported_paths()
+TINY = pytest.mark.parametrize("name", cases.TINY)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    return lambda name: write_tiny_llama(root / name, cases.TINY[name])
+
+
+@TINY
+@pytest.mark.parametrize("isa", [*PATHS, "reference"])
+@pytest.mark.parametrize("chunk", [7, 512])
+def test_tiny_logits(name: str, isa: str, chunk: int, folder: Callable[[str], Path]) -> None:
+    where = {"backend": "reference"} if isa == "reference" else {"isa": isa}
+    prompts = cases.tiny_prompts(cases.TINY[name])
+    worst = compare.worst_logits(folder(name), prompts, compare.load(name), chunk=chunk, **where)
+    assert worst < compare.LOGITS_TOLERANCE
+
+
+@TINY
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("block_size", [8, 32])
+def test_tiny_greedy(name: str, isa: str, block_size: int, folder: Callable[[str], Path]) -> None:
+    requests = compare.greedy_requests(cases.tiny_prompts(cases.TINY[name]), cases.TINY_TOKENS)
+    answers, _ = run(folder(name), requests, dtype="float32", isa=isa, block_size=block_size, num_blocks=80)
+    assert compare.near_ties(answers, compare.load(name)) == 0
+
+
+@pytest.mark.parametrize("isa", PATHS)
+def test_tinystories(isa: str) -> None:
+    expected = compare.load("tinystories")
+    requests = compare.greedy_requests(cases.STORIES_PROMPTS, cases.STORIES_TOKENS)
+    answers, _ = run(TINYSTORIES, requests, dtype="float32", isa=isa, max_num_batched_tokens=33, num_blocks=60)
+    assert compare.near_ties(answers, expected) == 0
+    assert compare.worst_logits(TINYSTORIES, cases.STORIES_PROMPTS, expected, isa=isa) < compare.LOGITS_TOLERANCE
+
+
+@pytest.mark.model
+def test_the_default_model() -> None:
+    """Four prompts of fifty; the rest is in test_full.py."""
+    model = resolve("smollm2-135m").path
+    prompts, expected = cases.real_prompts()[:4], compare.load("smollm2")[:4]
+    assert compare.worst_logits(model, prompts, expected, ids=cases.REAL_IDS) < compare.LOGITS_TOLERANCE
+    answers, _ = run(model, compare.greedy_requests(prompts, 32), dtype="float32", num_blocks=200, max_num_seqs=4)
+    assert compare.near_ties(answers, expected) == 0
