@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from support.backends import ALL_WAYS, Way, ways
 
 

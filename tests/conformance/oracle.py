@@ -45,7 +45,7 @@ def rotary(x: Array, positions: Array, rope: RopeParams, head_dim: int) -> Array
 def attention(
     query: Array, key: Array, value: Array, num_kv_heads: int, *, scale: float, window: int | None = None
 ) -> Array:
-    """One whole sequence; `query` `[tokens, num_heads * head_dim]`, key and value `[tokens, num_kv_heads * head_dim]`."""
+    """One whole sequence; query `[tokens, num_heads * head_dim]`, key and value `[tokens, num_kv_heads * head_dim]`."""
     tokens, head_dim = len(key), key.shape[1] // num_kv_heads
     q = query.reshape(tokens, -1, head_dim)
     k, v = (

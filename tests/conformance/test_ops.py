@@ -5,16 +5,17 @@ An op's input is made by looking tokens up in a table, so the oracle sees the ta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
-from support.backends import Way
-from support.paged_steps import kv_shape, run_steps, scatter_blocks, step, together, whole
 
 from octavo.backends.protocol import RopeParams
+from support.backends import Way
+from support.paged_steps import kv_shape, run_steps, scatter_blocks, step, together, whole
 
 # (tokens, width in, width out)
 SHAPES = [(1, 1, 1), (1, 64, 48), (2, 7, 3), (5, 16, 17), (33, 65, 31), (70, 192, 64), (3, 576, 1537)]
@@ -201,7 +202,7 @@ def test_attention_over_written_kv(
 
     program = backend.compile(build, kv, sum(LENGTHS))
     bounds = np.cumsum([0, *LENGTHS])
-    tokens = [np.arange(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    tokens = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
     steps = [[(0, 0, 100)], [(3, 0, 128), (0, 100, 101), (2, 0, 33)], [(1, 0, 1), (3, 128, 129), (0, 101, 150)]]
     found = np.concatenate(run_steps(program, tokens, steps))
 
