@@ -67,13 +67,15 @@ class CoreMachine(RuleBasedStateMachine):
         window=st.integers(1, 20),
         budget=st.integers(1, 24),
         max_num_seqs=st.integers(1, 5),
-        num_blocks=st.integers(2, 60),
+        capacity=st.integers(2, 60),
     )
-    def start(self, depth: int, block_size: int, window: int, budget: int, max_num_seqs: int, num_blocks: int) -> None:
+    def start(self, depth: int, block_size: int, window: int, budget: int, max_num_seqs: int, capacity: int) -> None:
         self.depth = depth
         groups = (KVGroup(layers=(0, 2)), KVGroup(layers=(1,), window=window))
         spec = KVSpec(groups=groups, block_size=block_size, bytes_per_block=64)
         limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": budget, "max_model_len": 48}
+        # Room for a few sequences at most, whatever the block size, so that memory is short most of the time.
+        num_blocks = 1 + max(1, 2 * capacity // block_size)
         self.executor = TaggedExecutor(spec, num_blocks, **limits)
         self.core = EngineCore(self.executor, **limits, depth=depth)
         self._poison_what_is_freed()

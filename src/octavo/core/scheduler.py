@@ -160,9 +160,9 @@ class Scheduler:
                 continue  # its last token is being sampled, or it was just preempted
             num_new = num_tokens - sequence.num_computed_tokens
             if num_new > budget:
+                # Never 0: nobody is admitted on an empty budget, so only the last admitted can be inside its prompt,
+                # and everyone before it takes one token.
                 num_new = budget
-                if num_new == 0:
-                    break
             end = sequence.num_computed_tokens + num_new
             if end > sequence.num_slots and not self.kv.grow(sequence, end, step.plan.table_growth):
                 everyone_fits = False

@@ -1,0 +1,75 @@
+"""Small parts that the core's unit tests share: specs, requests, and an executor that answers as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from octavo.core.engine_core import EngineCore
+from octavo.core.kv_spec import KVGroup, KVSpec
+from octavo.core.step import StepPlan, StepResult
+from octavo.messages import EngineRequest, SamplingParams, TokenDelta
+
+
+def spec(block_size: int = 4, windows: tuple[int | None, ...] = (None,)) -> KVSpec:
+    groups = tuple(KVGroup(layers=(i,), window=window) for i, window in enumerate(windows))
+    return KVSpec(groups=groups, block_size=block_size, bytes_per_block=1)
+
+
+def request(request_id: int = 1, num_prompt: int = 5, max_tokens: int = 4, **changes: Any) -> EngineRequest:
+    sampling = {
+        name: changes.pop(name) for name in list(changes) if name in SamplingParams.__struct_fields__ and name != "seed"
+    }
+    fields: dict[str, Any] = {
+        "request_id": request_id,
+        "token_ids": list(range(10, 10 + num_prompt)),
+        "num_prompt_tokens": num_prompt,
+        "sampling": SamplingParams(**{"max_tokens": max_tokens, **sampling}),
+        "seed": 7,
+        "max_tokens": max_tokens,
+    }
+    return EngineRequest(**{**fields, **changes})
+
+
+class Handle:
+    def __init__(self, result: Callable[[], StepResult]) -> None:
+        self.result = result
+
+
+class ScriptedExecutor:
+    """Samples `token` for every row, or whatever `answer(plan)` says."""
+
+    def __init__(self, kv_spec: KVSpec | None = None, num_blocks: int = 65, token: int = 5) -> None:
+        self.kv_spec = kv_spec or spec()
+        self.num_blocks = num_blocks
+        self.plans: list[StepPlan] = []
+        self.answer: Callable[[StepPlan], StepResult] = lambda plan: StepResult(
+            plan.step_id, [token] * len(plan.sample_rows)
+        )
+
+    def submit(self, plan: StepPlan) -> Handle:
+        self.plans.append(plan)
+        return Handle(lambda: self.answer(plan))
+
+    def close(self) -> None:
+        pass
+
+
+def engine(executor: ScriptedExecutor | None = None, depth: int = 1, **limits: int) -> EngineCore:
+    defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
+    return EngineCore(executor or ScriptedExecutor(), **{**defaults, **limits}, depth=depth)
+
+
+def drain(core: EngineCore, limit: int = 500) -> list[TokenDelta]:
+    """Step until idle, auditing after each step."""
+    deltas: list[TokenDelta] = []
+    for _ in range(limit):
+        if not core.has_work:
+            return deltas
+        deltas += core.step(0.0)
+        assert core.audit() == []
+    raise AssertionError("the engine does not become idle")
+
+
+def tokens_of(deltas: list[TokenDelta], request_id: int = 1, index: int = 0) -> list[int]:
+    return [t for d in deltas if (d.request_id, d.index) == (request_id, index) for t in d.token_ids]
