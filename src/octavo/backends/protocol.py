@@ -146,8 +146,8 @@ class Ops(Protocol):
         `query` is `[T, num_heads * head_dim]`; num_heads is a multiple of num_kv_heads, query head h reads KV head
         `h // (num_heads // num_kv_heads)`. The new tokens' own KV is already written. A token at position p sees
         positions p - window + 1 .. p (all from 0 without a window). Table entries past a sequence's end, and entries
-        wholly below the window, are not read. Scores, softmax and sums are float32. Returns
-        `[T, num_heads * head_dim]`.
+        wholly below the window, are not read. Scores, softmax and sums are float32; with KV in bfloat16 a back end may
+        round the query to bfloat16 first, always or never. Returns `[T, num_heads * head_dim]`.
 
         Source: Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention", section 4.1.
         """
@@ -210,11 +210,12 @@ class SampleOutput(msgspec.Struct, kw_only=True):
     token_ids: Int32Array
     """[S]; -1 for a row whose logits hold a NaN or have no finite candidate."""
     logprobs: Float32Array | None
-    """[S], natural logarithm of the softmax of the raw logits at the chosen token."""
+    """[S], natural logarithm of the softmax of the raw logits at the chosen token; -inf where none was chosen."""
     ranks: Int32Array | None
-    """[S], 1 + the number of tokens with a larger raw logit."""
+    """[S], 1 + the number of tokens with a larger raw logit; 0 where none was chosen."""
     top_ids: Int32Array | None
-    """[S, K], K the largest of num_logprobs; best first, lower id first among equals; -1 past a row's own number."""
+    """[S, K], K the largest of num_logprobs, at most the vocabulary; best first, lower id first among equals; -1 past a
+    row's own number."""
     top_logprobs: Float32Array | None
 
 
