@@ -213,7 +213,7 @@ class ReferenceBackend:
 
 def sample(logits: Array, batch: SampleBatch) -> SampleOutput:
     """`protocol.Backend.sample`, one row after another."""
-    most = int(batch.num_logprobs.max(initial=-1))
+    most = min(int(batch.num_logprobs.max(initial=-1)), logits.shape[1])
     rows = [_sample_row(logits[i].astype(np.float64), batch, i, max(most, 0)) for i in range(len(logits))]
     asked = most >= 0
     return SampleOutput(
@@ -228,10 +228,10 @@ def sample(logits: Array, batch: SampleBatch) -> SampleOutput:
 def _sample_row(row: Array, batch: SampleBatch, i: int, most: int) -> tuple[int, float, int, Array, Array]:
     top_ids, top_logprobs = np.full(most, -1), np.full(most, -np.inf)
     if np.isnan(row).any():
-        return -1, np.nan, 0, top_ids, top_logprobs
+        return -1, -np.inf, 0, top_ids, top_logprobs
     adjusted = _adjusted(row, batch, i)
     if not np.isfinite(adjusted.max()):
-        return -1, np.nan, 0, top_ids, top_logprobs
+        return -1, -np.inf, 0, top_ids, top_logprobs
     greedy = batch.temperature[i] <= GREEDY_TEMPERATURE
     token = int(adjusted.argmax()) if greedy else _draw(adjusted, batch, i)
     peak = row.max()
