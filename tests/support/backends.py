@@ -24,6 +24,8 @@ class Way(msgspec.Struct, frozen=True):
         return "-".join(part for part in (self.backend, self.isa, self.dtype) if part)
 
     def open(self, *, num_threads: int | None = 2) -> Any:
+        if self.backend == "torch":
+            num_threads = 1  # its tensors are tiny here, and its threads wait for each other by spinning
         return registry.resolve("backends", self.backend)(self.dtype, num_threads=num_threads, isa=self.isa)
 
 
