@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from octavo.core.admission import AdmissionPolicy, FirstComeFirstServed
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.preemption import LatestArrival, PreemptionPolicy
@@ -330,6 +332,9 @@ class Scheduler:
                 if fresh:
                     sequence.num_prompt_logprobs += len(fresh)
                     deltas.append(TokenDelta(sequence.request_id, sequence.index, [], prompt_logprobs=[*fresh]))
+                if sequence.num_prompt_logprobs == sequence.source.num_prompt_tokens:
+                    # A recomputation need not score the prompt again.
+                    sequence.sampling = msgspec.structs.replace(sequence.sampling, prompt_logprobs=None)
         return deltas
 
     # ---- rows and blocks

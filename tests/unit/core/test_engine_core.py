@@ -178,8 +178,11 @@ def test_prompt_logprobs_begin_with_none_and_come_once() -> None:
     assert core.step(0.0) == [], "the same positions again"
     executor.answer = lambda plan: prompt_scores(plan, 4, [14, 15])
     deltas += core.step(0.0)
+    core._scheduler._preempt(core._scheduler.running[0])
     executor.answer = lambda plan: prompt_scores(plan, 1, [11]) if plan.rows else StepResult(plan.step_id, [])
     deltas += drain(core)
+    asked = [setup.sampling.prompt_logprobs for plan in executor.plans for setup in plan.setups]
+    assert asked == [0, 0, None], "once all are known nobody asks again"
     found = [position for d in deltas for position in d.prompt_logprobs or []]
     assert found == [None, *map(known, [11, 12, 13, 14, 15])]
     assert tokens_of(deltas) == [5, 5, 5]
