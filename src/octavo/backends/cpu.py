@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 import octavo._native as _native
+from octavo.backends.bfloat16 import to_bits, to_float32
 from octavo.backends.protocol import (
     Array,
     Float32Array,
@@ -275,7 +276,4 @@ def _as_stored(array: Array, bf16: bool) -> Array:
     """float32 or bfloat16 bits, whichever the kernels want, from either."""
     if bf16 == (array.dtype == np.uint16):
         return np.ascontiguousarray(array)
-    if bf16:
-        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return (array.astype(np.uint32) << 16).view(np.float32)
+    return to_bits(array) if bf16 else to_float32(array)

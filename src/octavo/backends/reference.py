@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.backends.bfloat16 import to_bits, to_float32
 from octavo.backends.protocol import (
     Array,
     Float32Array,
@@ -26,20 +27,6 @@ from octavo.backends.protocol import (
     uniform,
 )
 from octavo.messages import GREEDY_TEMPERATURE
-
-
-def bfloat16_bits(x: Array) -> Array:
-    """float32 to the bits of bfloat16, rounded to nearest even; NaN stays NaN."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(x), (bits >> 16).astype(np.uint16) | 0x40, rounded)
-
-
-def to_float32(x: Array) -> Float32Array:
-    """float32 from float32 or from the bits of bfloat16."""
-    if x.dtype == np.uint16:
-        return (x.astype(np.uint32) << 16).view(np.float32)
-    return np.asarray(x, np.float32)
 
 
 class ReferenceKVMemory:
@@ -75,9 +62,7 @@ class ReferenceKVMemory:
         table = self.block_tables[self.shape.layer_groups[layer], row]
         block, offset = table[position // self.shape.block_size], position % self.shape.block_size
         pair = np.stack([key, value])
-        self.blocks[block, self.slots[layer], :, offset] = (
-            bfloat16_bits(pair) if self.blocks.dtype == np.uint16 else pair
-        )
+        self.blocks[block, self.slots[layer], :, offset] = to_bits(pair) if self.blocks.dtype == np.uint16 else pair
 
     def gather(self, layer: int, row: int, first: int, last: int) -> tuple[Array, Array]:
         """Keys and values of positions `first` to `last`, each `[tokens, num_kv_heads, head_dim]`."""
@@ -204,11 +189,7 @@ class ReferenceBackend:
         """Nothing to stop."""
 
     def _rounded(self, part: Array) -> Float32Array:
-        return (
-            to_float32(bfloat16_bits(part))
-            if self.dtype == "bfloat16" and part.dtype != np.uint16
-            else (to_float32(part))
-        )
+        return to_float32(to_bits(part)) if self.dtype == "bfloat16" and part.dtype != np.uint16 else (to_float32(part))
 
 
 def sample(logits: Array, batch: SampleBatch) -> SampleOutput:
