@@ -24,10 +24,10 @@ def rope_params(config: dict[str, Any], head_dim: int, max_position: int) -> Rop
         ModelFileError: If a value is missing or out of range.
         UnsupportedModelError: If the kind of scaling is not one of the above.
     """
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = _settings(config)
     theta = _number(rope if "rope_theta" in rope else config, "rope_theta", 10000.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    rotated = int(head_dim * _number(rope, "partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
+    rotated = int(head_dim * _number(rope if "partial_rotary_factor" in rope else config, "partial_rotary_factor", 1.0))
     if rotated < 2 or rotated % 2 or rotated > head_dim:
         raise ModelFileError(_FILE, "partial_rotary_factor", f"rotates {rotated} of {head_dim} elements")
     frequencies = [theta ** (-2.0 * i / rotated) for i in range(rotated // 2)]
@@ -39,12 +39,22 @@ def rope_params(config: dict[str, Any], head_dim: int, max_position: int) -> Rop
         frequencies = _llama3(frequencies, rope)
     elif kind == "longrope" and rope.get("short_factor") == rope.get("long_factor"):
         frequencies = _longrope(frequencies, rope)
-        scale = _number(rope, "attention_factor", 1.0)
+        scale = _longrope_scale(config, rope, max_position)
     elif kind != "default":
         raise UnsupportedModelError(
             f"rope scaling {str(kind)[:40]!r}; supported are default, linear, llama3, and longrope with equal factors"
         )
     return RopeParams(inv_freq=tuple(frequencies), scale=scale, max_position=max_position)
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    for key in ("rope_parameters", "rope_scaling"):
+        found = config.get(key)
+        if found:
+            if not isinstance(found, dict):
+                raise ModelFileError(_FILE, key, f"is {str(found)[:40]}; must be an object")
+            return found
+    return {}
 
 
 def _llama3(frequencies: list[float], rope: dict[str, Any]) -> list[float]:
@@ -72,8 +82,20 @@ def _longrope(frequencies: list[float], rope: dict[str, Any]) -> list[float]:
     ]
 
 
+def _longrope_scale(config: dict[str, Any], rope: dict[str, Any], max_position: int) -> float:
+    """`attention_factor`, or what the stretching of the original context asks for."""
+    if rope.get("attention_factor") is not None:
+        return _number(rope, "attention_factor")
+    key = "original_max_position_embeddings"
+    original = _number(rope if rope.get(key) is not None else config, key)
+    stretch = _number(rope, "factor", max_position / original)
+    return 1.0 if stretch <= 1.0 or original <= 1.0 else math.sqrt(1.0 + math.log(stretch) / math.log(original))
+
+
 def _number(config: dict[str, Any], key: str, default: float | None = None) -> float:
-    value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < 1e30:
-        raise ModelFileError(_FILE, key, f"is {str(value)[:40]}; must be a number above 0")
+    """A number for which every frequency stays finite."""
+    value = config.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-6 <= value <= 1e15:
+        raise ModelFileError(_FILE, key, f"is {str(value)[:40]}; must be a number from 1e-6 to 1e15")
     return float(value)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends.reference import ReferenceBackend, bfloat16_bits, to_float32
+from octavo.errors import ModelFileError
+from octavo.models.families import decoder_spec
+from octavo.models.loader import expected_shapes, load
+from octavo.weights.huggingface import HFCheckpoint
+from support.tiny_models import TinyLlama, tensors, write_tiny_llama
+
+MODEL = TinyLlama(bias=True, tied=False)
+
+
+def loaded(folder: Path, dtype: str = "float32") -> Any:
+    checkpoint = HFCheckpoint(folder)
+    try:
+        return load(checkpoint, decoder_spec(checkpoint.config), ReferenceBackend(dtype), dtype)
+    finally:
+        checkpoint.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_tensor_arrives_in_its_place(tmp_path: Path, dtype: str) -> None:
+    w = tensors(MODEL)
+    found = loaded(write_tiny_llama(tmp_path, MODEL), dtype)
+
+    def kept(*names: str) -> Any:
+        stacked = np.concatenate([w[name] for name in names])
+        return to_float32(bfloat16_bits(stacked)) if dtype == "bfloat16" and stacked.ndim == 2 else stacked
+
+    assert np.array_equal(found.embedding, kept("model.embed_tokens.weight"))
+    assert np.array_equal(found.head, kept("lm_head.weight"))
+    assert np.array_equal(found.norm, kept("model.norm.weight"))
+    for index, layer in enumerate(found.layers):
+        prefix = f"model.layers.{index}."
+        for kind, ours in (("weight", ""), ("bias", "_bias")):
+            attention, mlp = f"{prefix}self_attn.{{}}_proj.{kind}", f"{prefix}mlp.{{}}_proj.{kind}"
+            assert np.array_equal(getattr(layer, f"qkv{ours}"), kept(*(attention.format(name) for name in "qkv")))
+            assert np.array_equal(getattr(layer, f"output{ours}"), kept(attention.format("o")))
+            assert np.array_equal(getattr(layer, f"gate_up{ours}"), kept(mlp.format("gate"), mlp.format("up")))
+            assert np.array_equal(getattr(layer, f"down{ours}"), kept(mlp.format("down")))
+        assert np.array_equal(layer.attention_norm, kept(f"{prefix}input_layernorm.weight"))
+        assert np.array_equal(layer.mlp_norm, kept(f"{prefix}post_attention_layernorm.weight"))
+
+
+def test_tied_embeddings_are_one_weight(tmp_path: Path) -> None:
+    found = loaded(write_tiny_llama(tmp_path, TinyLlama()))
+    assert found.head is found.embedding
+    assert found.layers[0].qkv_bias is found.layers[0].down_bias is None
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensor", "shapes"),
+    [
+        ({"vocab_size": 97}, "model.embed_tokens.weight", ("(96, 48)", "(97, 48)")),
+        ({"intermediate_size": 81}, "model.layers.0.mlp.gate_proj.weight", ("(80, 48)", "(81, 48)")),
+        ({"num_key_value_heads": 4}, "model.layers.0.self_attn.k_proj.weight", ("(24, 48)", "(48, 48)")),
+    ],
+)
+def test_a_shape_that_does_not_fit_the_config_is_named(
+    tmp_path: Path, changes: dict[str, Any], tensor: str, shapes: tuple[str, str]
+) -> None:
+    change_config(write_tiny_llama(tmp_path, MODEL), **changes)
+    with pytest.raises(ModelFileError, match="must be") as error:
+        loaded(tmp_path)
+    assert all(part in str(error.value) for part in (tensor, *shapes))
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    change_config(write_tiny_llama(tmp_path, MODEL), num_hidden_layers=3)
+    with pytest.raises(ModelFileError, match=r"model\.layers\.2\."):
+        loaded(tmp_path)
+
+
+def test_nothing_is_read_before_all_shapes_are_checked(tmp_path: Path) -> None:
+    class NothingRead(HFCheckpoint):
+        def read(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("read before the shapes were known to be right")
+
+    change_config(write_tiny_llama(tmp_path, MODEL), num_hidden_layers=3)
+    checkpoint = NothingRead(tmp_path)
+    with pytest.raises(ModelFileError):
+        load(checkpoint, decoder_spec(checkpoint.config), ReferenceBackend("float32"), "float32")
+    checkpoint.close()
+
+
+def test_expected_shapes_are_what_a_model_has() -> None:
+    assert {name: w.shape for name, w in tensors(MODEL).items()} == expected_shapes(decoder_spec(MODEL.config()))
