@@ -9,7 +9,10 @@ import msgspec
 from octavo.config import CacheConfig
 from octavo.errors import ConfigError
 
-_MIB = 1 << 20
+PROC = Path("/proc")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+_NO_LIMIT = 1 << 60
+"""cgroup v1 writes "no limit" as a number near 2^63."""
 
 
 class KVSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,23 +80,58 @@ def _size(num_bytes: float) -> str:
 
 
 def _meminfo_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in (PROC / "meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise ConfigError("memory_fraction", "automatic", "given as kv_cache_memory_bytes: /proc/meminfo tells nothing")
 
 
 def _cgroup_room() -> int | None:
-    """Bytes left below the memory limit of this process's cgroup (v2, else v1); None without a limit."""
-    pairs = (
-        ("memory.max", "memory.current", Path("/sys/fs/cgroup")),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", Path("/sys/fs/cgroup/memory")),
-    )
-    for limit_name, used_name, folder in pairs:
-        try:
-            limit, used = (folder / limit_name).read_text().strip(), (folder / used_name).read_text()
-        except OSError:
+    """Bytes left below the tightest memory limit on the way from this process's cgroup to the root; None without."""
+    rooms = [room for kind, folder in _cgroup_folders() if (room := _room(kind, folder)) is not None]
+    return min(rooms, default=None)
+
+
+class _CgroupFiles(msgspec.Struct, frozen=True):
+    """Names in one version of the cgroup file system."""
+
+    limit: str
+    used: str
+    reclaimable: str
+    """Key in memory.stat: file cache that the kernel drops before it refuses memory."""
+
+
+_V2 = _CgroupFiles("memory.max", "memory.current", "inactive_file")
+_V1 = _CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _cgroup_folders() -> list[tuple[_CgroupFiles, Path]]:
+    """This process's cgroup and all above it. In a container the path may name folders that only the host sees."""
+    try:
+        lines = (PROC / "self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [(_V2, CGROUP_ROOT), (_V1, CGROUP_ROOT / "memory")]
+    for line in lines:
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers not in ("", "memory"):
             continue
-        if limit.isdigit() and int(limit) < 1 << 60:
-            return max(0, int(limit) - int(used))
-    return None
+        kind, root = found[0] if controllers == "" else found[1]
+        own = root / path.strip("/")
+        found += [(kind, folder) for folder in (own, *own.parents) if folder.is_relative_to(root) and folder != root]
+    return found
+
+
+def _room(kind: _CgroupFiles, folder: Path) -> int | None:
+    try:
+        limit = (folder / kind.limit).read_text().strip()
+        used = int((folder / kind.used).read_text())
+        stat = (folder / "memory.stat").read_text()
+    except (OSError, ValueError):
+        return None
+    if not limit.isdigit() or int(limit) >= _NO_LIMIT:
+        return None
+    reclaimable = next(
+        (int(line.split()[1]) for line in stat.splitlines() if line.startswith(f"{kind.reclaimable} ")), 0
+    )
+    return max(0, int(limit) - max(0, used - reclaimable))
