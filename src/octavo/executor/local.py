@@ -45,7 +45,12 @@ class LocalExecutor:
         started = time.perf_counter()
         checkpoint = open_checkpoint(files)
         try:
-            return _Loading(config, files, checkpoint).finish(started)
+            loading = _Loading(config, files, checkpoint)
+            try:
+                return loading.finish(started)
+            except BaseException:
+                loading.backend.close()
+                raise
         finally:
             checkpoint.close()
 
