@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.reference import ReferenceBackend, bfloat16_bits, to_float32
+from octavo.backends.bfloat16 import to_bits, to_float32
+from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelFileError
 from octavo.models.families import decoder_spec
 from octavo.models.loader import expected_shapes, load
@@ -32,7 +33,7 @@ def test_every_tensor_arrives_in_its_place(tmp_path: Path, dtype: str) -> None:
 
     def kept(*names: str) -> Any:
         stacked = np.concatenate([w[name] for name in names])
-        return to_float32(bfloat16_bits(stacked)) if dtype == "bfloat16" and stacked.ndim == 2 else stacked
+        return to_float32(to_bits(stacked)) if dtype == "bfloat16" and stacked.ndim == 2 else stacked
 
     assert np.array_equal(found.embedding, kept("model.embed_tokens.weight"))
     assert np.array_equal(found.head, kept("lm_head.weight"))

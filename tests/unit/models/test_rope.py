@@ -48,9 +48,11 @@ TRANSFORMERS: dict[str, tuple[dict[str, Any], int, int, list[float], float]] = {
         LLAMA3,
         32,
         131072,
-        [1.0, 0.440366626, 0.193922758, 0.0853971019, 0.0376060307, 0.0165604409, 0.00729266508, 0.00321144611]
-        + [0.000524846022, 7.78465546e-05, 3.42810235e-05, 1.50962178e-05, 6.64786967e-06, 2.92749974e-06]
-        + [1.28917316e-06, 5.6770881e-07],
+        [
+            *(1.0, 0.440366626, 0.193922758, 0.0853971019, 0.0376060307, 0.0165604409, 0.00729266508, 0.00321144611),
+            *(0.000524846022, 7.78465546e-05, 3.42810235e-05, 1.50962178e-05, 6.64786967e-06, 2.92749974e-06),
+            *(1.28917316e-06, 5.6770881e-07),
+        ],
         1.0,
     ),
     "longrope": (LONGROPE, 8, 4096, [1.0, 0.0909090936, 0.00666666683, 0.000500000024], 1.0954451150103321),
@@ -129,5 +131,5 @@ def test_settings_that_are_no_object_are_refused(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize("settings", [{"rope_type": "yarn"}, {**LONGROPE, "long_factor": [2.0] * 4}, {"rope_type": []}])
 def test_unknown_scaling_is_named(settings: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModelError, match="rope scaling .*; supported are default, linear, llama3"):
+    with pytest.raises(UnsupportedModelError, match=r"rope scaling .*; supported are default, linear, llama3"):
         rope_params({"rope_parameters": settings}, 8, 64)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.config import EngineConfig
+from octavo.core.step import RowSetup, StepPlan
+from octavo.errors import ConfigError, ModelFileError
+from octavo.executor.local import LocalExecutor
+from octavo.messages import SamplingParams
+from octavo.weights.sources import resolve
+from support.paths import TINYSTORIES
+from support.tiny_models import TinyLlama, write_tiny_llama
+
+
+def load(folder: Path = TINYSTORIES, **settings: Any) -> LocalExecutor:
+    return LocalExecutor.load(EngineConfig.of(model=str(folder), **settings), resolve(str(folder)))
+
+
+def plan(step_id: int = 1) -> StepPlan:
+    setup = RowSetup(0, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0), seed=0, sequence_index=0)
+    return StepPlan(step_id, [0], [3], [0], [setup], [(0, 0, 0, 1)], [])
+
+
+def test_says_what_it_settled_on() -> None:
+    executor = load(dtype="float32", block_size=8, num_blocks=40, max_num_seqs=3, num_threads=2)
+    info = executor.info
+    executor.close()
+    assert (info.vocab_size, info.max_model_len, info.eos_token_ids) == (512, 256, (2,))
+    assert (info.block_size, info.num_blocks, info.max_num_seqs, info.num_threads) == (8, 40, 3, 2)
+    assert (info.weight_dtype, info.kv_dtype) == ("float32", "float32")
+    per_token = 2 * 5 * 4 * 8 * 4  # keys and values, layers, heads, head_dim, bytes
+    assert (info.kv_bytes_per_token, info.kv_bytes) == (per_token, 40 * 8 * per_token)
+    assert executor.num_blocks == 40
+    assert executor.kv_spec.groups[0].layers == (0, 1, 2, 3, 4)
+    assert len(info.extras["fingerprint"]) >= 32
+
+
+def test_the_pool_is_never_larger_than_the_rows_can_use() -> None:
+    executor = load(block_size=16, max_num_seqs=2)
+    executor.close()
+    assert executor.num_blocks == 1 + 2 * (256 // 16 + 1)
+    assert "max_num_seqs x max_model_len" in executor.info.kv_reason
+
+
+def test_kv_may_have_another_dtype_than_the_weights() -> None:
+    executor = load(dtype="float32", kv_cache_dtype="bfloat16", num_blocks=8)
+    executor.close()
+    assert (executor.info.weight_dtype, executor.info.kv_dtype) == ("float32", "bfloat16")
+    assert executor.info.kv_bytes_per_token == 2 * 5 * 4 * 8 * 2
+
+
+def test_a_window_makes_a_group(tmp_path: Path) -> None:
+    executor = load(write_tiny_llama(tmp_path, TinyLlama(window=24)), num_blocks=8)
+    executor.close()
+    assert [(group.layers, group.window) for group in executor.kv_spec.groups] == [((0, 1), 24)]
+
+
+def test_a_small_pool_shortens_the_context() -> None:
+    executor = load(num_blocks=5, block_size=8)
+    executor.close()
+    assert executor.info.max_model_len == 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "said"),
+    [
+        ({"max_model_len": 257}, "max_model_len", "256"),
+        ({"max_model_len": 64, "num_blocks": 5, "block_size": 8}, "max_model_len", "32"),
+        ({"num_blocks": 1 << 30}, "num_blocks", "GiB"),
+        ({"kv_cache_memory_bytes": 1000}, "kv_cache_memory_bytes", "two KV blocks"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named(settings: dict[str, Any], field: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        load(**settings)
+    assert error.value.field == field
+
+
+def test_a_failed_load_leaves_no_threads(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path, TinyLlama())
+    data = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(data[:-1])
+    before = len(list(Path("/proc/self/task").iterdir()))
+    with pytest.raises(ModelFileError):
+        load(tmp_path, num_threads=3)
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_both_depths_give_the_same_tokens(backend: str, depth: int) -> None:
+    executor = load(backend=backend, dtype="float32", num_blocks=8, depth=depth)
+    handles = [executor.submit(plan()), executor.submit(StepPlan(2, [0], [1], [0], [], [], []))]
+    results = [handle.result() for handle in handles]
+    executor.close()
+    assert [result.step_id for result in results] == [1, 2]
+    assert [result.token_ids for result in results] == [[412], [421]]  # as transformers has it
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_plan_runs_on_a_thread_of_its_own_only_when_plans_overlap(depth: int) -> None:
+    executor = load(num_blocks=8, depth=depth)
+    ran_on: list[int] = []
+    execute = executor._runner.execute
+
+    def noted(plan: StepPlan) -> Any:
+        ran_on.append(threading.get_ident())
+        return execute(plan)
+
+    executor._runner.execute = noted  # type: ignore[method-assign]
+    executor.submit(plan()).result()
+    executor.close()
+    assert (ran_on == [threading.get_ident()]) is (depth == 1)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_step_that_fails_as_a_whole_raises_from_its_handle(depth: int) -> None:
+    executor = load(num_blocks=8, depth=depth)
+    bad = plan()
+    bad.table_growth = [(0, 0, 0, 99)]
+    handle = executor.submit(bad)  # not here: the caller waits for the result elsewhere
+    with pytest.raises(ValueError, match="block"):
+        handle.result()
+    executor.close()
