@@ -58,7 +58,8 @@ class TorchKVMemory:
         self.blocks[list(blocks)] = 0
 
     def export_block(self, block: int) -> bytes:
-        return self.blocks[block].view(torch.uint8).numpy().tobytes()
+        data: bytes = self.blocks[block].view(torch.uint8).numpy().tobytes()
+        return data
 
     def import_block(self, block: int, data: bytes) -> None:
         if len(data) != self.shape.bytes_per_block:
@@ -168,7 +169,7 @@ class TorchBackend:
         self.dtype = dtype
 
     @staticmethod
-    def default_dtype() -> str:
+    def default_dtype(isa: str | None = None) -> str:
         return "float32"
 
     def describe(self) -> dict[str, str]:
