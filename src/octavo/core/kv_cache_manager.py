@@ -45,13 +45,7 @@ class KVCacheManager:
 
     def peak_blocks(self, num_tokens: int) -> int:
         """Most blocks a sequence holds at once while its first `num_tokens` tokens are computed, over all groups."""
-        whole = self.spec.blocks_per_tokens(num_tokens)
-        total = whole * self.spec.num_groups
-        for _, window in self._windows:
-            # That many adjacent tokens touch one block more than they fill when they start inside a block.
-            span = window - 1 + self._max_unread
-            total -= whole - min(whole, (span + self.block_size - 2) // self.block_size + 1)
-        return total
+        return self.spec.peak_blocks(num_tokens, self._max_unread)
 
     def admit(self, sequence: Sequence, end: int, growth: TableGrowth) -> bool:
         """Promise the prefill's blocks, bind those of the first `end` tokens. False, nothing changed, if not free."""

@@ -36,3 +36,20 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
     def blocks_per_tokens(self, num_tokens: int) -> int:
         """Blocks that `num_tokens` tokens need in one group without a window."""
         return -(-num_tokens // self.block_size)
+
+    def peak_blocks(self, num_tokens: int, max_unread: int) -> int:
+        """Most blocks a sequence holds at once while its first `num_tokens` tokens are computed, over all groups.
+
+        Args:
+            max_unread: Most tokens of one sequence in all plans in flight: what a window must span besides itself.
+        """
+        whole = self.blocks_per_tokens(num_tokens)
+        total = 0
+        for group in self.groups:
+            kept = whole
+            if group.window is not None:
+                # That many adjacent tokens touch one block more than they fill when they start inside a block.
+                span = group.window - 1 + max_unread
+                kept = min(whole, (span + self.block_size - 2) // self.block_size + 1)
+            total += kept
+        return total
