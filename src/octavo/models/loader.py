@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from octavo.backends.protocol import Array, Backend, Weight
-from octavo.errors import ModelFileError
+from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.decoder import DecoderWeights, LayerWeights
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
@@ -20,12 +20,14 @@ HEAD = "lm_head.weight"
 def load(checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str) -> DecoderWeights:
     """Read every tensor of the decoder as `dtype` and hand it to the back end.
 
-    All shapes are checked before the first tensor is read.
+    All names and shapes are checked before the first tensor is read.
 
     Raises:
         ModelFileError: Naming the tensor, if one is missing or has another shape than the spec asks for.
+        UnsupportedModelError: Naming a tensor that the decoder has no use for: without it the answers would be wrong.
     """
     shapes = expected_shapes(spec)
+    _refuse_strangers(checkpoint, shapes)
     for name, shape in shapes.items():
         found = checkpoint.info(name).shape
         if found != shape:
@@ -38,6 +40,16 @@ def load(checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str
         norm=reader.vector([NORM]),
         head=embedding if spec.tied_embeddings else reader.matrix([HEAD]),
     )
+
+
+def _refuse_strangers(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -> None:
+    """A bias, norm or layer that the config does not tell of is part of the model all the same."""
+    for name in checkpoint.names():
+        # Frequencies that old checkpoints carry follow from the config; a tied head is the embedding once more.
+        if name not in shapes and name != HEAD and not name.endswith(".rotary_emb.inv_freq"):
+            raise UnsupportedModelError(
+                f"{checkpoint.path.name}: tensor {name[:100]!r} has no place in the decoder that the config describes"
+            )
 
 
 def expected_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
