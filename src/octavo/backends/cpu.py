@@ -171,9 +171,13 @@ class CpuBackend:
         self._arena = _native.Arena()
 
     @staticmethod
-    def default_dtype() -> str:
-        """bfloat16 where the CPU multiplies it natively."""
-        return "bfloat16" if chosen_path(None) == "avx512" else "float32"
+    def default_dtype(isa: str | None = None) -> str:
+        """bfloat16 where the kernel path multiplies it natively.
+
+        Raises:
+            ConfigError: If this CPU lacks the path asked for.
+        """
+        return "bfloat16" if chosen_path(isa) == "avx512" else "float32"
 
     def describe(self) -> dict[str, str]:
         return {

@@ -164,7 +164,7 @@ class ReferenceBackend:
         self.dtype = dtype
 
     @staticmethod
-    def default_dtype() -> str:
+    def default_dtype(isa: str | None = None) -> str:
         return "float32"
 
     def describe(self) -> dict[str, str]:

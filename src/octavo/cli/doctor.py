@@ -76,7 +76,7 @@ def _kernels(isa: str | None, num_threads: int | None, problems: list[str]) -> d
 
         found["supported_paths"] = supported_paths()
         cpu = registry.resolve("backends", "cpu")
-        found["default_dtype"] = cpu.default_dtype()
+        found["default_dtype"] = cpu.default_dtype(isa)
         for dtype in ("bfloat16", "float32"):
             backend = cpu(dtype, num_threads=num_threads, isa=isa)
             found[dtype] = backend.describe()
