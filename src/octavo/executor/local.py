@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
 
 from octavo import registry
 from octavo.backends.protocol import Backend, KVShape
@@ -18,7 +21,7 @@ from octavo.models.loader import load
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.sources import ModelFiles, open_checkpoint
-from octavo.worker.batch_state import BatchState
+from octavo.worker.batch_state import BatchState, state_bytes
 from octavo.worker.kv_memory import KVSize, available_bytes, size_pool
 from octavo.worker.model_runner import ModelRunner
 
@@ -43,7 +46,7 @@ class LocalExecutor:
             ConfigError: If a setting does not fit the model or the machine.
         """
         started = time.perf_counter()
-        checkpoint = open_checkpoint(files)
+        checkpoint = open_checkpoint(files, num_threads=config.execution.num_threads)
         try:
             loading = _Loading(config, files, checkpoint)
             try:
@@ -78,32 +81,29 @@ class _Loading:
         self.files = files
         self.checkpoint = checkpoint
         self.spec: DecoderSpec = decoder_spec(checkpoint.config)
-        backend_class = registry.resolve("backends", config.execution.backend)
-        self.dtype = config.model.dtype if config.model.dtype != "auto" else backend_class.default_dtype()
-        wanted = config.cache.kv_cache_dtype
+        execution, wanted = config.execution, config.cache.kv_cache_dtype
+        backend_class = registry.resolve("backends", execution.backend)
+        automatic = config.model.dtype == "auto"
+        self.dtype = backend_class.default_dtype(execution.isa) if automatic else config.model.dtype
         self.kv_dtype = self.dtype if wanted == "auto" else wanted
-        self.backend: Backend = backend_class(
-            self.dtype, num_threads=config.execution.num_threads, isa=config.execution.isa
-        )
+        self.backend: Backend = backend_class(self.dtype, num_threads=execution.num_threads, isa=execution.isa)
 
     def finish(self, started: float) -> LocalExecutor:
-        config, spec = self.config, self.spec
+        spec, scheduler = self.spec, self.config.scheduler
         limit = self._length_limit()
         weights = load(self.checkpoint, spec, self.backend, self.dtype)
-        size = self._size_pool(limit)
-        shape = self._shape(size.num_blocks, limit)
-        max_model_len = self._max_model_len(limit, size)
+        kv_spec = self._kv_spec(limit)
+        size = self._size_pool(kv_spec, limit)
+        max_model_len = self._max_model_len(kv_spec, limit, size)
+        shape = self._shape(size.num_blocks, max_model_len)
         kv = self.backend.allocate_kv(shape)
-        program = self.backend.compile(decoder(spec, weights), kv, config.scheduler.max_num_batched_tokens)
-        state = BatchState(config.scheduler.max_num_seqs, max_model_len)
-        runner = ModelRunner(self.backend, program, kv, state)
-        groups = tuple(
-            KVGroup(layers=tuple(i for i, g in enumerate(spec.layer_groups) if g == index), window=window)
-            for index, window in enumerate(spec.windows)
-        )
-        kv_spec = KVSpec(groups=groups, block_size=shape.block_size, bytes_per_block=shape.bytes_per_block)
+        program = self.backend.compile(decoder(spec, weights), kv, scheduler.max_num_batched_tokens)
+        runner = ModelRunner(self.backend, program, kv, BatchState(scheduler.max_num_seqs, max_model_len))
+        if max_model_len < limit:
+            shorter = f"{size.reason}; enough for a context of {max_model_len} of the model's {limit} tokens"
+            size = msgspec.structs.replace(size, reason=shorter)
         info = self._info(size, shape, max_model_len, time.perf_counter() - started)
-        return LocalExecutor(runner, self.backend, kv_spec, info, config.scheduler.depth)
+        return LocalExecutor(runner, self.backend, kv_spec, info, scheduler.depth)
 
     def _length_limit(self) -> int:
         asked, trained = self.config.model.max_model_len, self.spec.max_position
@@ -125,22 +125,39 @@ class _Loading:
             max_blocks_per_seq=max_len // block_size + 1,
         )
 
-    def _size_pool(self, max_len: int) -> KVSize:
+    def _kv_spec(self, max_len: int) -> KVSpec:
         shape = self._shape(2, max_len)
-        per_sequence = shape.max_blocks_per_seq * shape.num_groups
+        groups = tuple(
+            KVGroup(layers=tuple(i for i, g in enumerate(shape.layer_groups) if g == index), window=window)
+            for index, window in enumerate(self.spec.windows)
+        )
+        return KVSpec(groups=groups, block_size=shape.block_size, bytes_per_block=shape.bytes_per_block)
+
+    def _peak_blocks(self, kv_spec: KVSpec, num_tokens: int) -> int:
+        """Most blocks that one sequence holds, as the core counts them."""
+        scheduler = self.config.scheduler
+        return kv_spec.peak_blocks(num_tokens, scheduler.depth * scheduler.max_num_batched_tokens)
+
+    def _size_pool(self, kv_spec: KVSpec, max_len: int) -> KVSize:
+        scheduler = self.config.scheduler
+        workspace = self.spec.activation_bytes(scheduler.max_num_batched_tokens)
         return size_pool(
             self.config.cache,
-            bytes_per_block=shape.bytes_per_block,
-            most_blocks=1 + per_sequence * self.config.scheduler.max_num_seqs,
+            bytes_per_block=kv_spec.bytes_per_block,
+            fewest_blocks=1 + self._peak_blocks(kv_spec, 1),
+            most_blocks=1 + self._peak_blocks(kv_spec, max_len + 1) * scheduler.max_num_seqs,
             available=available_bytes(),
+            workspace=workspace + state_bytes(scheduler.max_num_seqs, max_len),
         )
 
-    def _max_model_len(self, limit: int, size: KVSize) -> int:
+    def _max_model_len(self, kv_spec: KVSpec, limit: int, size: KVSize) -> int:
         """What the context and the pool allow; an explicit wish that the pool cannot hold is an error."""
-        holds = (size.num_blocks - 1) // len(self.spec.windows) * self.config.cache.block_size
+        usable = size.num_blocks - 1
+        holds = bisect_right(range(limit + 1), usable, key=lambda n: self._peak_blocks(kv_spec, n)) - 1
         if self.config.model.max_model_len is not None and limit > holds:
-            raise ConfigError("max_model_len", limit, f"at most the {holds} tokens that the KV memory holds")
-        return min(limit, holds)
+            allowed = f"at most the {holds} tokens that the KV memory holds ({size.reason})"
+            raise ConfigError("max_model_len", limit, allowed)
+        return holds
 
     def _info(self, size: KVSize, shape: KVShape, max_model_len: int, load_s: float) -> EngineInfo:
         facts = self.backend.describe()

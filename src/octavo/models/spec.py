@@ -49,6 +49,12 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         tables = 1 if self.tied_embeddings else 2
         return self.num_layers * layer + tables * self.vocab_size * self.hidden_size
 
+    def activation_bytes(self, num_tokens: int) -> int:
+        """At most so many bytes of float32 tensors live at once while `num_tokens` tokens are computed."""
+        attention = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+        width = 4 * self.hidden_size + attention + 3 * self.intermediate_size + self.vocab_size
+        return 4 * num_tokens * width
+
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Distinct windows in order of first use: one KV group each."""

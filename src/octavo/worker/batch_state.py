@@ -11,6 +11,11 @@ from octavo.core.step import RowSetup
 Int64Array = npt.NDArray[np.int64]
 
 
+def state_bytes(max_num_seqs: int, max_model_len: int) -> int:
+    """Memory of a BatchState, nearly: its tokens."""
+    return 4 * max_num_seqs * (max_model_len + 2)
+
+
 class BatchState:
     """Arrays with one entry per row. Written when a row is set up and when a token is sampled, never per step.
 

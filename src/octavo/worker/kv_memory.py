@@ -23,52 +23,72 @@ class KVSize(msgspec.Struct, frozen=True, kw_only=True):
     """How it came about, in a sentence."""
 
 
-def available_bytes() -> int:
-    """Memory this process could still use: what the kernel calls available, within the cgroup's limit."""
-    free = _meminfo_available()
-    room = _cgroup_room()
-    return free if room is None else min(free, room)
+def available_bytes() -> int | None:
+    """Memory this process could still use: what the kernel calls available, within the cgroups' limits.
+
+    None where neither is known.
+    """
+    known = [room for room in (_meminfo_available(), _cgroup_room()) if room is not None]
+    return min(known, default=None)
 
 
-def size_pool(cache: CacheConfig, *, bytes_per_block: int, most_blocks: int, available: int) -> KVSize:
+def size_pool(
+    cache: CacheConfig,
+    *,
+    bytes_per_block: int,
+    fewest_blocks: int,
+    most_blocks: int,
+    available: int | None,
+    workspace: int,
+) -> KVSize:
     """Choose the number of blocks.
 
     Args:
         bytes_per_block: Of one block, all layers of its group.
+        fewest_blocks: What a sequence of one token needs, the null block included.
         most_blocks: What `max_num_seqs` sequences of `max_model_len` tokens could hold; more would never be used.
-        available: Bytes that are free now, weights already loaded.
+        available: Bytes that are free now, weights already loaded; None where the system does not tell.
+        workspace: Bytes of it that steps will take.
 
     Raises:
-        ConfigError: If the memory does not even hold two blocks, or a size asked for is more than there is.
+        ConfigError: If the memory does not even hold `fewest_blocks`, or a size asked for is more than there is.
     """
+    free = None if available is None else max(0, available - workspace)
     if cache.num_blocks is not None:
-        _check_fits("num_blocks", cache.num_blocks, cache.num_blocks * bytes_per_block, available)
+        _check_fits("num_blocks", cache.num_blocks, cache.num_blocks * bytes_per_block, free)
+        if cache.num_blocks < fewest_blocks:
+            raise ConfigError("num_blocks", cache.num_blocks, f"at least {fewest_blocks}, the null block included")
         return KVSize(num_blocks=cache.num_blocks, reason=f"{cache.num_blocks} blocks as asked")
     if cache.kv_cache_memory_bytes is not None:
-        _check_fits("kv_cache_memory_bytes", cache.kv_cache_memory_bytes, cache.kv_cache_memory_bytes, available)
-        budget, why = cache.kv_cache_memory_bytes, "as asked"
+        _check_fits("kv_cache_memory_bytes", cache.kv_cache_memory_bytes, cache.kv_cache_memory_bytes, free)
+        field, budget, why = "kv_cache_memory_bytes", cache.kv_cache_memory_bytes, "as asked"
+    elif free is None:
+        raise ConfigError("kv_cache_memory_bytes", None, "given: this system does not tell how much memory is free")
     else:
-        budget = int(available * cache.memory_fraction)
-        why = f"{cache.memory_fraction:g} of the {_size(available)} free after loading the weights"
-    num_blocks = budget // bytes_per_block
-    if num_blocks < 2:
-        raise ConfigError(
-            "memory_fraction" if cache.kv_cache_memory_bytes is None else "kv_cache_memory_bytes",
-            cache.memory_fraction if cache.kv_cache_memory_bytes is None else cache.kv_cache_memory_bytes,
-            f"enough for at least two KV blocks of {_size(bytes_per_block)}; only {_size(budget)} came of it",
+        field, budget = "memory_fraction", int(free * cache.memory_fraction)
+        why = (
+            f"{cache.memory_fraction:g} of the {_size(free)} free "
+            f"after loading the weights and leaving {_size(workspace)} for steps"
         )
-    if num_blocks > most_blocks:
+    num_blocks = min(budget // bytes_per_block, most_blocks)
+    if num_blocks < fewest_blocks:
+        raise ConfigError(
+            field,
+            getattr(cache, field),
+            f"enough for at least {fewest_blocks} KV blocks of {_size(bytes_per_block)}; "
+            f"only {_size(budget)} came of it",
+        )
+    if num_blocks < budget // bytes_per_block:
         why = f"all that max_num_seqs x max_model_len can use, less than {why}"
-    num_blocks = min(num_blocks, most_blocks)
     return KVSize(
         num_blocks=num_blocks,
         reason=f"{_size(num_blocks * bytes_per_block)} = {num_blocks} blocks of {_size(bytes_per_block)}: {why}",
     )
 
 
-def _check_fits(field: str, value: int, needed: int, available: int) -> None:
-    if needed > available:
-        raise ConfigError(field, value, f"at most what is free: it needs {_size(needed)} of {_size(available)}")
+def _check_fits(field: str, value: int, needed: int, free: int | None) -> None:
+    if free is not None and needed > free:
+        raise ConfigError(field, value, f"at most what is free: it needs {_size(needed)} of {_size(free)}")
 
 
 def _size(num_bytes: float) -> str:
@@ -79,11 +99,12 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes:.2f} GiB"
 
 
-def _meminfo_available() -> int:
-    for line in (PROC / "meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ConfigError("memory_fraction", "automatic", "given as kv_cache_memory_bytes: /proc/meminfo tells nothing")
+def _meminfo_available() -> int | None:
+    try:
+        lines = (PROC / "meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _cgroup_room() -> int | None:

@@ -97,7 +97,7 @@ class ModelRunner:
         for i in np.unique(sequence):
             row, own = int(batch.batch_rows[i]), tokens[sequence == i]
             first, count = int(batch.positions[own[0]]) + 1, len(own)
-            wanted = logits[np.searchsorted(batch.logits_tokens, own)]
+            wanted = (logits[at] for at in np.searchsorted(batch.logits_tokens, own).tolist())
             next_tokens = state.tokens[row, first : first + count].tolist()
             k = int(state.num_prompt_logprobs[row])
             found.append(PromptLogprobs(row, first, logprobs_of(wanted, next_tokens, k)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -86,8 +86,8 @@ def token_logprobs(output: SampleOutput, num_logprobs: Int32Array) -> list[Token
     return found
 
 
-def logprobs_of(logits: Array, tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
-    """Logprobs of given tokens (a prompt's) under `logits` `[n, vocab]`, with the k likeliest of each position.
+def logprobs_of(logits: Iterable[Array], tokens: Sequence[int], k: int) -> list[TokenLogprobs]:
+    """Logprobs of given tokens (a prompt's) under rows of logits, with the k likeliest of each position.
 
     Row by row in float64, so a position's figures do not depend on the chunk it came in.
     """

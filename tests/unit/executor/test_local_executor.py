@@ -71,7 +71,7 @@ def test_a_small_pool_shortens_the_context() -> None:
         ({"max_model_len": 257}, "max_model_len", "256"),
         ({"max_model_len": 64, "num_blocks": 5, "block_size": 8}, "max_model_len", "32"),
         ({"num_blocks": 1 << 30}, "num_blocks", "GiB"),
-        ({"kv_cache_memory_bytes": 1000}, "kv_cache_memory_bytes", "two KV blocks"),
+        ({"kv_cache_memory_bytes": 1000}, "kv_cache_memory_bytes", "2 KV blocks"),
     ],
 )
 def test_a_setting_that_does_not_fit_is_named(settings: dict[str, Any], field: str, said: str) -> None:

@@ -94,15 +94,41 @@ def test_more_used_than_allowed_leaves_nothing(machine: Machine) -> None:
     assert available_bytes() == 0
 
 
-def size(available: int = 1000, most_blocks: int = 100, **settings: object) -> kv_memory.KVSize:
+def test_a_system_that_tells_nothing(machine: Machine) -> None:
+    (machine.proc / "meminfo").unlink()
+    assert available_bytes() is None
+    machine.v2("", 2 * GIB, GIB)
+    assert available_bytes() == GIB
+
+
+def size(
+    available: int | None = 1000, most_blocks: int = 100, workspace: int = 0, **settings: object
+) -> kv_memory.KVSize:
     cache = CacheConfig(**settings)  # type: ignore[arg-type]
-    return size_pool(cache, bytes_per_block=10, most_blocks=most_blocks, available=available)
+    return size_pool(
+        cache, bytes_per_block=10, fewest_blocks=3, most_blocks=most_blocks, available=available, workspace=workspace
+    )
 
 
 def test_a_share_of_what_is_free() -> None:
-    found = size(memory_fraction=0.5)
-    assert found.num_blocks == 50
-    assert found.reason == "500 B = 50 blocks of 10 B: 0.5 of the 1000 B free after loading the weights"
+    found = size(memory_fraction=0.5, workspace=200)
+    assert found.num_blocks == 40
+    assert found.reason == (
+        "400 B = 40 blocks of 10 B: 0.5 of the 800 B free after loading the weights and leaving 200 B for steps"
+    )
+
+
+def test_steps_need_memory_too() -> None:
+    assert size(num_blocks=80, workspace=200).num_blocks == 80
+    with pytest.raises(ConfigError, match="num_blocks = 81: must be at most what is free: it needs 810 B of 800 B"):
+        size(num_blocks=81, workspace=200)
+
+
+def test_without_knowing_what_is_free_only_what_is_asked_for_is_taken() -> None:
+    assert size(None, num_blocks=9).num_blocks == 9
+    assert size(None, kv_cache_memory_bytes=90).num_blocks == 9
+    with pytest.raises(ConfigError, match="kv_cache_memory_bytes = None: must be given: this system does not tell"):
+        size(None)
 
 
 def test_never_more_than_can_be_used() -> None:
@@ -123,9 +149,10 @@ def test_blocks_as_asked() -> None:
     ("settings", "field"),
     [
         ({"num_blocks": 101}, "num_blocks"),
+        ({"num_blocks": 2}, "num_blocks"),
         ({"kv_cache_memory_bytes": 1001}, "kv_cache_memory_bytes"),
-        ({"kv_cache_memory_bytes": 19}, "kv_cache_memory_bytes"),
-        ({"memory_fraction": 0.019}, "memory_fraction"),
+        ({"kv_cache_memory_bytes": 29}, "kv_cache_memory_bytes"),
+        ({"memory_fraction": 0.029}, "memory_fraction"),
     ],
 )
 def test_what_does_not_fit_is_named(settings: dict[str, object], field: str) -> None:
