@@ -78,7 +78,9 @@ bench: $(VENV)/.installed model  ## start time, scheduler step, offline and serv
 
 # A second environment, whose extension is compiled with gcc's sanitizers; they must be loaded before Python is.
 SANITIZE_VENV := $(VENV)-sanitize
-SANITIZED := $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider -q --durations=5 -m "not torch and not full and not model"
+# --capture=sys, or pytest would swallow the report of a fault.
+SANITIZED := $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider -q --capture=sys --durations=5 \
+  -m "not torch and not full and not model"
 SANITIZED_TESTS := tests/kernels tests/unit/weights/test_dequantize.py $(wildcard tests/conformance)
 sanitize: export PYTHONMALLOC = malloc
 sanitize: export ASAN_OPTIONS = detect_leaks=0:halt_on_error=1:allocator_may_return_null=1
