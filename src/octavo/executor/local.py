@@ -22,7 +22,7 @@ from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.sources import ModelFiles, open_checkpoint
 from octavo.worker.batch_state import BatchState, state_bytes
-from octavo.worker.kv_memory import KVSize, available_bytes, size_pool
+from octavo.worker.kv_memory import KVSize, available_bytes, size_pool, size_text
 from octavo.worker.model_runner import ModelRunner
 
 
@@ -140,15 +140,27 @@ class _Loading:
 
     def _size_pool(self, kv_spec: KVSpec, max_len: int) -> KVSize:
         scheduler = self.config.scheduler
-        workspace = self.spec.activation_bytes(scheduler.max_num_batched_tokens)
+        available, workspace = available_bytes(), self._workspace_bytes(max_len)
+        if available is not None and workspace >= available:
+            raise ConfigError(
+                "max_num_batched_tokens",
+                scheduler.max_num_batched_tokens,
+                f"smaller: such steps may take {size_text(workspace)}, and {size_text(available)} are free",
+            )
         return size_pool(
             self.config.cache,
             bytes_per_block=kv_spec.bytes_per_block,
             fewest_blocks=1 + self._peak_blocks(kv_spec, 1),
             most_blocks=1 + self._peak_blocks(kv_spec, max_len + 1) * scheduler.max_num_seqs,
-            available=available_bytes(),
-            workspace=workspace + state_bytes(scheduler.max_num_seqs, max_len),
+            available=available,
+            workspace=workspace,
         )
+
+    def _workspace_bytes(self, max_len: int) -> int:
+        """What steps take at most, all their logits wanted, and what the worker remembers of its rows."""
+        scheduler = self.config.scheduler
+        num_tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * max_len)
+        return self.spec.activation_bytes(num_tokens) + state_bytes(scheduler.max_num_seqs, max_len)
 
     def _max_model_len(self, kv_spec: KVSpec, limit: int, size: KVSize) -> int:
         """What the context and the pool allow; an explicit wish that the pool cannot hold is an error."""

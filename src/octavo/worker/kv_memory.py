@@ -67,31 +67,30 @@ def size_pool(
     else:
         field, budget = "memory_fraction", int(free * cache.memory_fraction)
         why = (
-            f"{cache.memory_fraction:g} of the {_size(free)} free "
-            f"after loading the weights and leaving {_size(workspace)} for steps"
+            f"{cache.memory_fraction:g} of the {size_text(free)} free "
+            f"after loading the weights and leaving {size_text(workspace)} for steps"
         )
     num_blocks = min(budget // bytes_per_block, most_blocks)
     if num_blocks < fewest_blocks:
         raise ConfigError(
             field,
             getattr(cache, field),
-            f"enough for at least {fewest_blocks} KV blocks of {_size(bytes_per_block)}; "
-            f"only {_size(budget)} came of it",
+            f"enough for at least {fewest_blocks} KV blocks of {size_text(bytes_per_block)}; "
+            f"only {size_text(budget)} came of it",
         )
     if num_blocks < budget // bytes_per_block:
         why = f"all that max_num_seqs x max_model_len can use, less than {why}"
-    return KVSize(
-        num_blocks=num_blocks,
-        reason=f"{_size(num_blocks * bytes_per_block)} = {num_blocks} blocks of {_size(bytes_per_block)}: {why}",
-    )
+    taken = size_text(num_blocks * bytes_per_block)
+    return KVSize(num_blocks=num_blocks, reason=f"{taken} = {num_blocks} blocks of {size_text(bytes_per_block)}: {why}")
 
 
 def _check_fits(field: str, value: int, needed: int, free: int | None) -> None:
     if free is not None and needed > free:
-        raise ConfigError(field, value, f"at most what is free: it needs {_size(needed)} of {_size(free)}")
+        raise ConfigError(field, value, f"at most what is free: it needs {size_text(needed)} of {size_text(free)}")
 
 
-def _size(num_bytes: float) -> str:
+def size_text(num_bytes: float) -> str:
+    """Bytes for people."""
     for unit in ("B", "KiB", "MiB"):
         if num_bytes < 1024:
             return f"{num_bytes:.4g} {unit}"

@@ -63,6 +63,14 @@ def test_steps_are_counted_before_kv_takes_a_share(tmp_path: Path, monkeypatch: 
     executor.close()
 
 
+def test_steps_larger_than_the_machine_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "available_bytes", lambda: 8 << 20)
+    tiny(tmp_path, vocab_size=500)
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens = 1048576: must be smaller: such steps may take"):
+        load(tmp_path, max_num_batched_tokens=1 << 20)
+    load(tmp_path, max_num_batched_tokens=1 << 20, max_num_seqs=2).close()  # no step can hold so many
+
+
 def test_the_thread_count_reaches_the_dequantisers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     opened = local.open_checkpoint
