@@ -42,6 +42,13 @@ class Memory {
     }
     size_t size() const { return size_; }
 
+    // Gives back what lies past the first `kept` bytes; it reads as zero afterwards.
+    void release_past(size_t kept) {
+        constexpr size_t kPage = 4096;
+        const size_t begin = (kept + kPage - 1) / kPage * kPage;
+        if (begin < size_) madvise(as<char>() + begin, size_ - begin, MADV_DONTNEED);
+    }
+
   private:
     void* data_ = nullptr;
     size_t size_ = 0;

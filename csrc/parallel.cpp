@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -33,27 +35,68 @@ void relax() {
 // waits this long for a tile lets the thread holding it have the core.
 constexpr int kSpins = 2000;
 
+// A caller that has yielded for this long sleeps. Tiles of large products take a good part of it, so that sleeping is
+// rare; a scheduler's time slice is longer, and a holder that waits behind another process can move to a core that
+// falls idle, but not to one that is kept busy with yielding.
+constexpr std::chrono::milliseconds kYielding{1};
+
 // The lower half of a ticket that offers no tile, whatever the count.
 constexpr uint64_t kClosed = 0xffffffffu;
 
-// CPUs' worth of time that the cgroup (v2, else v1) mounted at `root` allows; 0 without a limit.
-double cgroup_quota(const std::string& root) {
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+double ratio(double limit, double period) { return limit > 0 && period > 0 ? limit / period : kNoLimit; }
+
+// CPUs' worth of time that one cgroup allows itself: "150000 100000", or "max 100000", which has no number in front.
+double quota_v2(const std::string& folder) {
     double limit = 0, period = 0;
-    std::ifstream v2(root + "/cpu.max");  // "max 100000" has no number in front
-    if (v2.is_open()) return v2 >> limit >> period && limit > 0 && period > 0 ? limit / period : 0;
-    std::ifstream v1_quota(root + "/cpu/cpu.cfs_quota_us");
-    std::ifstream v1_period(root + "/cpu/cpu.cfs_period_us");
-    return v1_quota >> limit && v1_period >> period && limit > 0 && period > 0 ? limit / period : 0;
+    std::ifstream file(folder + "/cpu.max");
+    return file >> limit >> period ? ratio(limit, period) : kNoLimit;
+}
+
+double quota_v1(const std::string& folder) {
+    double limit = 0, period = 0;
+    std::ifstream limit_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
+    return limit_file >> limit && period_file >> period ? ratio(limit, period) : kNoLimit;
+}
+
+// The least quota from the cgroup `path` up to the top of the hierarchy mounted at `mount`.
+double least_quota(double (*quota)(const std::string&), const std::string& mount, std::string path) {
+    double least = quota(mount);
+    for (; path.size() > 1 && path[0] == '/'; path.erase(path.rfind('/'))) least = std::min(least, quota(mount + path));
+    return least;
+}
+
+bool names_cpu(const std::string& controllers) { return ("," + controllers + ",").find(",cpu,") != std::string::npos; }
+
+// What this process's cgroup and all above it allow. `memberships` has lines "id:controllers:/path", without
+// controllers for version 2. In a container the path may be that of the host and name nothing here: the tops of the
+// hierarchies count in any case.
+double cgroup_quota(const std::string& root, const std::string& memberships) {
+    double least = std::min(quota_v2(root), quota_v1(root + "/cpu"));
+    std::ifstream file(memberships);
+    for (std::string line; std::getline(file, line);) {
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (first == std::string::npos || second == std::string::npos) continue;
+        const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+        if (controllers.empty())
+            for (const char* mount : {"", "/unified"})
+                least = std::min(least, least_quota(quota_v2, root + mount, path));
+        else if (names_cpu(controllers))
+            for (const std::string& mount : {std::string("cpu"), controllers})
+                least = std::min(least, least_quota(quota_v1, root + "/" + mount, path));
+    }
+    return least;
 }
 
 }  // namespace
 
-int usable_cpus(const std::string& cgroup_root) {
+int usable_cpus(const std::string& cgroup_root, const std::string& memberships) {
     cpu_set_t set;
     int count =
         sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(std::thread::hardware_concurrency());
-    const double quota = cgroup_quota(cgroup_root);
-    if (quota > 0 && quota < count) count = int(quota + 0.5);
+    const double quota = cgroup_quota(cgroup_root, memberships);
+    if (quota < count) count = int(quota + 0.5);
     return std::max(1, count);
 }
 
@@ -69,11 +112,15 @@ struct ThreadPool::State {
     std::atomic<void*> context{nullptr};
     std::atomic<int64_t> done{0};
 
-    std::atomic<int> sleeping{0};
+    alignas(64) std::atomic<int> sleeping{0};  // in cache lines apart from what the caller writes
     std::atomic<bool> stop{false};
+    std::atomic<bool> caller_sleeps{false};
     std::mutex mutex;
     std::condition_variable wake;
+    std::condition_variable finished;
+    alignas(64) std::mutex callers;  // held by whoever runs a loop on the workers, or ends them
     std::vector<std::thread> workers;
+    int size = 1;
     const pid_t owner = getpid();
     uint32_t loop = 0;  // number of the last loop; the caller's alone
 
@@ -87,7 +134,11 @@ struct ThreadPool::State {
             if (tile >= tiles) return;
             if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
             run(with, tile, thread);
-            done.fetch_add(1, std::memory_order_release);
+            // Sequentially consistent, as in wait(): either the caller sees that all is done or this sees it asleep.
+            if (done.fetch_add(1, std::memory_order_seq_cst) + 1 == tiles && caller_sleeps.load()) {
+                std::lock_guard<std::mutex> lock(mutex);
+                finished.notify_one();
+            }
         }
     }
 
@@ -132,10 +183,25 @@ struct ThreadPool::State {
         wake.notify_all();
     }
 
+    // Until the other threads have finished the tiles they hold.
+    void wait(int64_t tiles) {
+        const auto all_done = [&] { return done.load(std::memory_order_seq_cst) >= tiles; };
+        for (int spins = 0; spins < kSpins; ++spins, relax())
+            if (all_done()) return;
+        const auto limit = std::chrono::steady_clock::now() + kYielding;
+        for (; std::chrono::steady_clock::now() < limit; std::this_thread::yield())
+            if (all_done()) return;
+        std::unique_lock<std::mutex> lock(mutex);
+        caller_sleeps.store(true);
+        finished.wait(lock, all_done);
+        caller_sleeps.store(false);
+    }
+
     void end() {
         stop.store(true, std::memory_order_seq_cst);
         wake_all();
         for (std::thread& worker : workers) worker.join();
+        workers.clear();
     }
 };
 
@@ -150,6 +216,13 @@ ThreadPool::ThreadPool(int num_threads) : state_(new State) {
         throw std::runtime_error("num_threads = " + std::to_string(size) + ": the system grants only " +
                                  std::to_string(started) + " (" + error.what() + ")");
     }
+    state_->size = size;
+}
+
+void ThreadPool::stop() {
+    if (getpid() != state_->owner) return;
+    std::lock_guard<std::mutex> lock(state_->callers);
+    state_->end();
 }
 
 ThreadPool::~ThreadPool() {
@@ -159,15 +232,16 @@ ThreadPool::~ThreadPool() {
         (void)state_.release();  // a forked child has none of the threads, and nobody to wait for
 }
 
-int ThreadPool::size() const { return int(state_->workers.size()) + 1; }
+int ThreadPool::size() const { return state_->size; }
 
 void ThreadPool::parallel_for(int64_t count, Body body, void* context) {
     if (count <= 0) return;
-    if (count == 1 || state_->workers.empty()) {
+    State& s = *state_;
+    std::unique_lock<std::mutex> mine(s.callers, std::defer_lock);
+    if (count == 1 || !mine.try_lock() || s.workers.empty()) {
         for (int64_t tile = 0; tile < count; ++tile) body(context, tile, 0);
         return;
     }
-    State& s = *state_;
     s.ticket.store(uint64_t{s.loop} << 32 | kClosed, std::memory_order_seq_cst);
     s.done.store(0, std::memory_order_relaxed);
     s.body.store(body, std::memory_order_release);
@@ -176,8 +250,7 @@ void ThreadPool::parallel_for(int64_t count, Body body, void* context) {
     s.ticket.store(uint64_t{++s.loop} << 32, std::memory_order_seq_cst);
     if (s.sleeping.load(std::memory_order_seq_cst) > 0) s.wake_all();
     s.work(0);
-    for (int spins = 0; s.done.load(std::memory_order_acquire) < count; ++spins)
-        spins < kSpins ? relax() : std::this_thread::yield();
+    s.wait(count);
 }
 
 }  // namespace octavo

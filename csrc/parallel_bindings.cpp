@@ -23,9 +23,13 @@ void bind_parallel(nb::module_& m) {
                 new (self) ThreadPool(num_threads);
             },
             nb::arg("num_threads") = 0, "0: as many as the CPU affinity and the cgroup quota allow.")
-        .def_prop_ro("size", &ThreadPool::size, "Threads, the calling one included.");
-    m.def("usable_cpus", &usable_cpus, nb::arg("cgroup_root") = "/sys/fs/cgroup",
-          "Threads that the CPU affinity and the quota of the cgroup (v2 or v1) allow, at least 1.");
+        .def_prop_ro("size", &ThreadPool::size, "Threads, the calling one included.")
+        .def("stop", &ThreadPool::stop, nb::call_guard<nb::gil_scoped_release>(),
+             "End the workers; later loops run on the calling thread alone.");
+    m.def(
+        "usable_cpus", &usable_cpus, nb::arg("cgroup_root") = "/sys/fs/cgroup",
+        nb::arg("memberships") = "/proc/self/cgroup",
+        "Threads that the CPU affinity and the quotas of the cgroup (v2 or v1) and those above it allow, at least 1.");
 }
 
 }  // namespace octavo

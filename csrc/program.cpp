@@ -18,6 +18,9 @@ std::string at_index(const char* field, int64_t index, int64_t value) {
 // Positions by which a table of cosines and sines grows.
 constexpr int64_t kRopeStep = 1024;
 
+// Memory of selected rows that a step needs no more is given back when there is as much of it as this.
+constexpr int64_t kMuchMemory = 32 << 20;
+
 // Elements of a matrix, so that no size in bytes overflows.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
@@ -303,11 +306,23 @@ void Program::prepare(const StepInput& in) {
                                                                          kv_.max_num_seqs, pool_.size())));
     if (linear_scratch_.size() == 0 && linear_scratch_bytes_ > 0)
         linear_scratch_ = Memory(linear_scratch_bytes_ * size_t(max_num_tokens_));
+    release_unselected(in.num_selected);
     for (int64_t i = 0; i < in.num_seqs; ++i) {
         std::fill(token_rows_.begin() + in.query_start_loc[i], token_rows_.begin() + in.query_start_loc[i + 1],
                   in.batch_rows[i]);
         for (auto& rope : ropes_) rope->serve(in.seq_lens[i] - 1);
     }
+}
+
+void Program::release_unselected(int64_t num_selected) {
+    bool released = false;
+    for (Slot& slot : slots_) {
+        const int64_t row_bytes = slot.width * int64_t(sizeof(float));
+        if (!slot.selected || (rows_selected_ - num_selected) * row_bytes < kMuchMemory) continue;
+        slot.memory.release_past(size_t(num_selected * row_bytes));
+        released = true;
+    }
+    rows_selected_ = released ? num_selected : std::max(rows_selected_, num_selected);
 }
 
 float* Program::at(const View& view) const { return slots_[size_t(view.slot)].memory.as<float>() + view.offset; }
@@ -362,6 +377,7 @@ void Program::execute(const Op& op, const StepInput& in) {
 }
 
 Program::Result Program::run(const StepInput& input) {
+    const std::lock_guard<std::mutex> lock(running_);
     check(input);
     prepare(input);
     for (const Op& op : ops_) execute(op, input);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,8 @@ struct View {
 
 // A decoder as a list of ops over slots, that is, buffers [num_tokens, width] or, after `select`, [num_selected,
 // width]. The sizes come with each step. Slots have room for max_num_tokens rows from the start (resident only once
-// written), so a result's memory stays where it is as long as the program lives.
+// written), so a result's memory stays where it is as long as the program lives. The logits of a whole prompt can be
+// hundreds of megabytes: the step after such a one gives back what it does not need itself.
 //
 // The methods that add an op throw std::invalid_argument naming the argument when widths, slots or the kind of rows
 // do not fit. An op's output is another slot than its inputs; `add` and `rotary` work in place.
@@ -81,7 +83,7 @@ class Program {
     };
 
     // Computes one step. Throws std::invalid_argument naming the field when the input breaks its contract; nothing has
-    // changed then.
+    // changed then. Calls from several threads wait for one another.
     Result run(const StepInput& input);
 
   private:
@@ -103,6 +105,7 @@ class Program {
     void check_matrix(const Matrix& matrix) const;
     void reach_back(int layer, int32_t window);
     void prepare(const StepInput& input);
+    void release_unselected(int64_t num_selected);
     float* at(const View& view) const;
     int64_t rows_of(int slot, const StepInput& input) const;
     void execute(const Op& op, const StepInput& input);
@@ -121,6 +124,8 @@ class Program {
     std::vector<std::unique_ptr<Rope>> ropes_;
     std::vector<int32_t> group_window_;  // tokens whose blocks the group's layers touch; 0 for all, -1 for none
     std::vector<int32_t> token_rows_;
+    int64_t rows_selected_ = 0;  // resident in slots of selected rows
+    std::mutex running_;
     Memory linear_scratch_;
     Memory attention_scratch_;
 

@@ -37,12 +37,19 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
     if (positions.size() != token_ids.size()) throw std::invalid_argument("positions: must be as long as token_ids");
     if (query_start_loc.size() != batch_rows.size() + 1 || seq_lens.size() != batch_rows.size())
         throw std::invalid_argument("query_start_loc, seq_lens: must be one longer than batch_rows, and as long");
-    const StepInput input{token_ids.data(),
-                          positions.data(),
-                          batch_rows.data(),
-                          query_start_loc.data(),
-                          seq_lens.data(),
-                          logits_tokens.data(),
+    // Copied while the GIL is held: another Python thread could change an array after it was checked.
+    std::vector<int32_t> copies;
+    copies.reserve(2 * token_ids.size() + 3 * batch_rows.size() + 1 + logits_tokens.size());
+    const auto copy = [&](const Int32s& field) {
+        copies.insert(copies.end(), field.data(), field.data() + field.size());
+        return copies.data() + copies.size() - field.size();
+    };
+    const StepInput input{copy(token_ids),
+                          copy(positions),
+                          copy(batch_rows),
+                          copy(query_start_loc),
+                          copy(seq_lens),
+                          copy(logits_tokens),
                           int64_t(token_ids.size()),
                           int64_t(batch_rows.size()),
                           int64_t(logits_tokens.size())};

@@ -87,6 +87,37 @@ void two_pools_at_once(int threads) {
     for (std::thread& caller : callers) caller.join();
 }
 
+// Several callers of one pool, which loses its workers meanwhile: whoever comes later runs its loop alone.
+void callers_at_once(int threads) {
+    ThreadPool pool(threads);
+    std::vector<std::thread> callers;
+    for (int c = 0; c < 3; ++c)
+        callers.emplace_back([&] {
+            for (int i = 0; i < 2000; ++i) run_loop(pool, 1 + i % 9, i % 11);
+        });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    pool.stop();
+    pool.stop();
+    require(pool.size() == threads, "the size stays");
+    for (std::thread& caller : callers) caller.join();
+}
+
+// Long enough that the caller falls asleep over a tile that another thread holds.
+void tiles_that_take_long(int threads) {
+    ThreadPool pool(threads);
+    for (int i = 0; i < 30; ++i) {
+        std::vector<int64_t> runs(4, 0);
+        pool.parallel_for(
+            4,
+            [](void* context, int64_t tile, int thread) {
+                if (thread > 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                (*static_cast<std::vector<int64_t>*>(context))[size_t(tile)] += tile + 1;
+            },
+            &runs);
+        for (int64_t tile = 0; tile < 4; ++tile) require(runs[size_t(tile)] == tile + 1, "a long tile ran once");
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -97,6 +128,8 @@ int main() {
         pools_made_and_destroyed(threads);
         callers_one_after_another(threads);
         two_pools_at_once(threads);
+        callers_at_once(threads);
+        tiles_that_take_long(threads);
         std::printf("%d threads: every tile ran once\n", threads);
     }
 }

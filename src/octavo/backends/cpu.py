@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,12 +36,16 @@ _ARITHMETIC = {
 }
 
 
+_MAX_THREADS = 1024
+
+
 class _View(msgspec.Struct, frozen=True):
-    """A tensor while recording: columns `offset : offset + width` of value `root`."""
+    """A tensor while recording: columns `offset : offset + width` of value `root`, as call number `made` left them."""
 
     root: int
     offset: int
     width: int
+    made: int
 
 
 class _Value(msgspec.Struct):
@@ -49,6 +54,8 @@ class _Value(msgspec.Struct):
     width: int
     selected: bool
     last_use: int
+    overwritten: list[_View] = []
+    """What ops that work in place made of parts of it."""
 
 
 class _Recorder:
@@ -69,12 +76,14 @@ class _Recorder:
         return self._record("linear", weight.n, (x, weight, [] if bias is None else bias), like=x)
 
     def split(self, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
-        starts = np.cumsum([0, *widths]).tolist()
-        return [_View(x.root, x.offset + start, width) for start, width in zip(starts, widths, strict=False)]
+        if min(widths, default=0) < 1 or sum(widths) != x.width:
+            raise ValueError(f"widths {tuple(widths)}: must be positive and add up to {x.width}")
+        starts = [x.offset, *(x.offset + end for end in itertools.accumulate(widths))]
+        return [_View(x.root, start, width, x.made) for start, width in zip(starts, widths, strict=False)]
 
     def rotary(self, x: Tensor, rope: RopeParams, head_dim: int) -> Tensor:
         self._record("rotary", None, (x, list(rope.inv_freq), rope.scale, head_dim, rope.max_position))
-        return x
+        return self._overwritten(x)
 
     def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
         self._record("write_kv", None, (layer, key, value))
@@ -87,10 +96,28 @@ class _Recorder:
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         self._record("add", None, (x, y))
-        return x
+        return self._overwritten(x)
 
     def select(self, x: Tensor) -> Tensor:
         return self._record("select", x.width, (x,), selected=True)
+
+    def use(self, x: _View) -> None:
+        """The next call, or whoever takes the result, reads `x`.
+
+        Raises:
+            ValueError: If an op has worked in place on a part of it since.
+        """
+        value = self.values[x.root]
+        for other in value.overwritten:
+            if other.made > x.made and other.offset < x.offset + x.width and x.offset < other.offset + other.width:
+                raise ValueError(f"a tensor was used after {self.calls[other.made][0]} worked on it in place")
+        value.last_use = len(self.calls)
+
+    def _overwritten(self, x: _View) -> _View:
+        """The tensor that the last call left in place of `x`."""
+        view = _View(x.root, x.offset, x.width, len(self.calls) - 1)
+        self.values[x.root].overwritten.append(view)
+        return view
 
     def _record(
         self,
@@ -104,7 +131,7 @@ class _Recorder:
         step = len(self.calls)
         for argument in arguments:
             if isinstance(argument, _View):
-                self.values[argument.root].last_use = step
+                self.use(argument)
         if width is None:
             self.calls.append((method, None, arguments))
             return None
@@ -112,7 +139,7 @@ class _Recorder:
         self.values.append(_Value(width, selected, step))
         root = len(self.values) - 1
         self.calls.append((method, root, arguments))
-        return _View(root, 0, width)
+        return _View(root, 0, width, step)
 
 
 class _Slots:
@@ -165,6 +192,8 @@ class CpuBackend:
     def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
         if dtype not in ("bfloat16", "float32"):
             raise ConfigError("dtype", dtype, "bfloat16 or float32")
+        if num_threads is not None and not 1 <= num_threads <= _MAX_THREADS:
+            raise ConfigError("num_threads", num_threads, f"from 1 to {_MAX_THREADS}")
         self.dtype = dtype
         self.isa = chosen_path(isa)
         self._pool = _native.ThreadPool(num_threads or 0)
@@ -217,7 +246,7 @@ class CpuBackend:
     def compile(self, build: Callable[[Ops], Tensor], kv: _native.KVMemory, max_num_tokens: int) -> CpuProgram:
         recorder = _Recorder()
         result = build(recorder)
-        recorder.values[result.root].last_use = len(recorder.calls)
+        recorder.use(result)
         native = _native.Program(self.isa, kv, self._pool, max_num_tokens)
         slots, place = _Slots(native), dict[int, int]()
         for step, (method, root, arguments) in enumerate(recorder.calls):
@@ -260,7 +289,8 @@ class CpuBackend:
         )
 
     def close(self) -> None:
-        """Threads stop when the last program that uses them is gone."""
+        """Stop the threads. Memory goes with the last weight, program or array that uses it."""
+        self._pool.stop()
 
 
 def chosen_path(isa: str | None) -> str:
