@@ -113,10 +113,11 @@ def _check_sampling_params(p: SamplingParams) -> None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not first <= value <= last:
             raise RequestError(name, value, allowed)
-    if not _is_number(p.top_p) or not 0.0 < p.top_p <= 1.0:
-        raise RequestError("top_p", p.top_p, "above 0 and at most 1")
-    if not _is_number(p.repetition_penalty) or not 0.0 < p.repetition_penalty <= 100.0:
-        raise RequestError("repetition_penalty", p.repetition_penalty, "above 0 and at most 100")
+    # Sampling is done in float32, where anything smaller would be 0; this small it keeps the likeliest token anyway.
+    if not _is_number(p.top_p) or not 1e-30 <= p.top_p <= 1.0:
+        raise RequestError("top_p", p.top_p, "above 0 (at least 1e-30) and at most 1")
+    if not _is_number(p.repetition_penalty) or not 0.01 <= p.repetition_penalty <= 100.0:
+        raise RequestError("repetition_penalty", p.repetition_penalty, "from 0.01 to 100")
     if p.max_tokens is not None and p.min_tokens > p.max_tokens:
         raise RequestError("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
     for text in p.stop:

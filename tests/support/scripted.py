@@ -19,6 +19,8 @@ from octavo.messages import EngineInfo, TokenLogprobs
 from octavo.weights.sources import ModelFiles
 from support.infos import tiny_info
 
+POISON = 77
+
 
 def next_token(token_ids: list[int], seed: int, index: int) -> int:
     """A small letter, spelled by its byte in the tinystories vocabulary."""
@@ -125,6 +127,15 @@ class DyingExecutor(ScriptedExecutor):
         self._steps += 1
         if self._steps == 20:
             os.abort()
+        return super().submit(plan)
+
+
+class PoisonedExecutor(ScriptedExecutor):
+    """Ends its process whenever a prompt that begins with POISON is computed."""
+
+    def submit(self, plan: StepPlan) -> Future[StepResult]:
+        if any(setup.token_ids[0] == POISON for setup in plan.setups):
+            os._exit(1)
         return super().submit(plan)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from octavo.cli.answers import Message, Source
 
 
-DEFAULTS = {"max_tokens": 1024, "temperature": 0.7}
+DEFAULTS = {"max_tokens": 1024, "temperature": 0.2, "top_p": 0.9}
 
 _HELP = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer"
 

@@ -188,6 +188,9 @@ class AsyncEngine:
             except OctavoError as error:
                 self._post(self._die, EngineDeadError(str(error)))
                 return
+            except Exception as error:  # a fault of ours: streams must end rather than wait for ever
+                self._post(self._die, EngineDeadError(f"the engine's answers cannot be read: {type(error).__name__}"))
+                return
             if batch is not None and batch.deltas:
                 self._post(self._deliver, batch)
 

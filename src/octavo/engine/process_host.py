@@ -30,6 +30,9 @@ _LOG = logging.getLogger("octavo.engine")
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 60.0
 """More deaths than MAX_RESTARTS within this time, and the engine stays dead."""
+SUSPECT_DEATHS = 3
+"""A request that got no token between so many deaths in a row is given up: it may well be what kills the engine."""
+_SUSPECT = f"the engine died {SUSPECT_DEATHS} times while it worked on this request"
 _LAST_WORDS_MS = 100
 _STOP_S = 5.0
 """How long a process may take to stop before it is killed."""
@@ -265,7 +268,12 @@ class ProcessHost:
             self._die(f"the engine could not be restarted: {failure}")
         with self._sending:
             self._owner.clear()
-            for request_id, live in self._live.items():
+            for request_id, live in list(self._live.items()):
+                live.num_deaths += 1
+                if live.num_deaths >= SUSPECT_DEATHS:  # it may well be what kills them
+                    self._ready.append(Batch(live.failed(_SUSPECT), None))
+                    del self._live[request_id]
+                    continue
                 for request in live.resumed(self._new_ids):
                     if request.request_id != request_id:
                         self._owner[request.request_id] = request_id

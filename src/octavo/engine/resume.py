@@ -6,7 +6,7 @@ import itertools
 
 import msgspec
 
-from octavo.messages import EngineRequest, TokenDelta, TokenLogprobs
+from octavo.messages import FINISH_ERROR, EngineRequest, TokenDelta, TokenLogprobs
 
 _PLAIN = {"prompt_logprobs": None}
 
@@ -28,6 +28,8 @@ class LiveRequest:
         self._num_unfinished = len(self._answers)
         self._num_prompt_logprobs = 0
         self._num_to_skip = 0
+        self.num_deaths = 0
+        """Engines that died under this request since it last received a token."""
 
     @property
     def finished(self) -> bool:
@@ -39,6 +41,8 @@ class LiveRequest:
         if answer is None or answer.finished:
             return False
         answer.token_ids += delta.token_ids
+        if delta.token_ids:
+            self.num_deaths = 0
         if delta.prompt_logprobs:
             delta.prompt_logprobs = self._new_prompt_logprobs(delta.prompt_logprobs)
         if delta.finish_reason is not None:
@@ -50,6 +54,15 @@ class LiveRequest:
         for i, answer in self._answers.items():
             if (index is None or i == index) and not answer.finished:
                 self._finish(answer)
+
+    def failed(self, why: str) -> list[TokenDelta]:
+        """The last deltas of a request that is given up for a reason of ours."""
+        request_id = self.request.request_id
+        return [
+            TokenDelta(request_id, index, [], finish_reason=FINISH_ERROR, error=why)
+            for index, answer in self._answers.items()
+            if not answer.finished
+        ]
 
     def _finish(self, answer: _Answer) -> None:
         answer.finished = True

@@ -16,6 +16,9 @@ from octavo.server.openai.errors import HTTPProblem, problem
 MAX_JSON_DEPTH = 64
 """Nesting of arrays and objects; the deepest documented request needs about ten."""
 
+LONG_BODY_BYTES = 64 << 10
+"""Larger bodies are parsed in a thread, so that other streams do not wait for them."""
+
 BODY_TIMEOUT_S = 60.0
 """Longest pause between two pieces of a body."""
 
@@ -40,6 +43,8 @@ async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> di
     headers = dict(scope["headers"])
     _check_content_type(headers.get(b"content-type"))
     raw = await _read(receive, _declared_length(headers.get(b"content-length")), max_bytes)
+    if len(raw) > LONG_BODY_BYTES:
+        return await asyncio.to_thread(parse_json_object, raw)
     return parse_json_object(raw)
 
 

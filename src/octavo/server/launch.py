@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
     from octavo.server.lifecycle import Lifecycle
 
-KEEP_ALIVE_S = 60
-"""How long an idle connection stays open; longer than the usual load balancer's 60 s would race with it."""
+KEEP_ALIVE_S = 75
+"""How long an idle connection stays open. Longer than the usual load balancer's 60 s, so that it is never the server
+that closes a connection just as the balancer uses it again."""
 
 LAST_WORDS_S = 2.0
 """Time for replies already written to leave, once requests have ended."""

@@ -17,12 +17,12 @@ import pytest
 
 from octavo.engine import wire
 from octavo.engine.host import Host
-from octavo.engine.process_host import MAX_RESTARTS, ProcessHost
+from octavo.engine.process_host import MAX_RESTARTS, SUSPECT_DEATHS, ProcessHost
 from octavo.errors import EngineDeadError
 from support.hosts import collect, first_tokens, request, tokens, wait_idle
 from support.paths import TESTS
 from support.processes import is_running, wait_gone
-from support.scripted import answer
+from support.scripted import POISON, answer
 
 Start = Callable[..., Host]
 
@@ -100,6 +100,16 @@ def test_an_engine_that_dies_again_and_again_stays_dead(start: Start) -> None:
     with pytest.raises(EngineDeadError, match=rf"{MAX_RESTARTS + 1} times"):
         collect(host, {(1, 0)})
     assert not host.alive and host.pid is None
+
+
+def test_a_request_that_kills_every_engine_is_given_up(start: Start) -> None:
+    """It ends with an error after a few deaths; the engine lives on and answers the next."""
+    host = started(start, "PoisonedExecutor")
+    host.submit(request(1, [POISON, 2]))
+    (last,) = collect(host, {(1, 0)})[1, 0]
+    assert last.finish_reason == "error" and str(SUSPECT_DEATHS) in (last.error or "")
+    host.submit(request(2, [1, 2], max_tokens=5))
+    assert tokens(collect(host, {(2, 0)})[2, 0]) == answer([1, 2], 102, 5)
 
 
 def test_an_unexpected_load_error_is_told(start: Start) -> None:

@@ -28,6 +28,8 @@ ROLES = ("system", "developer", "user", "assistant")
 
 TOOL_ROLES = ("tool", "function")
 MAX_NAME_CHARS = 256
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096
 ANSWER_ROLE = "assistant"
 
 
@@ -70,18 +72,27 @@ def chat_params(request: ChatRequest) -> SamplingParams:
 
 async def render(context: ServerContext, request: ChatRequest) -> list[int]:
     """The conversation as token ids, through the model's chat template."""
-    messages = plain_messages(request.messages)
     kwargs = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
     open_answer = request.add_generation_prompt is not False
 
     def work() -> list[int]:
+        messages = plain_messages(request.messages)
         return context.engine.render_chat(messages, add_generation_prompt=open_answer, **kwargs)
 
-    if sum(len(message["content"]) for message in messages) > LONG_PROMPT_CHARS:
+    if _is_long(request.messages):
         return await asyncio.to_thread(work)
     return work()
+
+
+def _is_long(messages: list[dict[str, Any]] | None) -> bool:
+    """Whether rendering may take long enough for other streams to notice. Looks at a few messages only."""
+    if messages is None or len(messages) > 64:
+        return messages is not None
+    texts = [message.get("content") for message in messages]
+    num_chars = sum(len(text) for text in texts if isinstance(text, str))
+    return num_chars > LONG_PROMPT_CHARS or any(isinstance(text, list) for text in texts)
 
 
 def plain_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
@@ -92,6 +103,8 @@ def plain_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]
     """
     if not messages:
         raise RequestError("messages", message="messages: must hold at least one message")
+    if len(messages) > MAX_MESSAGES:
+        raise RequestError("messages", message=f"messages: {len(messages)} messages; must be at most {MAX_MESSAGES}")
     return [_plain_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -118,6 +131,8 @@ def _plain_content(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list) or not content:
         raise RequestError(where, content, "a string or a list of parts")
+    if len(content) > MAX_PARTS:
+        raise RequestError(where, message=f"{where}: {len(content)} parts; must be at most {MAX_PARTS}")
     return "\n".join(_part_text(part, f"{where}[{j}]") for j, part in enumerate(content))
 
 

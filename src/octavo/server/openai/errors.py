@@ -88,6 +88,8 @@ def reply_to(error: BaseException) -> ErrorReply:
         case EngineDeadError():
             message = "the engine has stopped; the server must be restarted"
             return ErrorReply(status=500, message=message, type=SERVER_ERROR, code="engine_dead")
+        case OctavoError():  # a sequence that failed alone
+            return ErrorReply(status=500, message=str(error), type=SERVER_ERROR, code="generation_failed")
         case _:
             return ErrorReply(status=500, message="internal server error", type=SERVER_ERROR, code="internal_error")
 
