@@ -267,6 +267,9 @@ class ProcessHost:
         except Exception as failure:
             self._die(f"the engine could not be restarted: {failure}")
         with self._sending:
+            if self._closed:  # nobody will tell this one to stop
+                child.close(kill=True)
+                return
             self._owner.clear()
             for request_id, live in list(self._live.items()):
                 live.num_deaths += 1

@@ -112,6 +112,33 @@ def test_a_request_that_kills_every_engine_is_given_up(start: Start) -> None:
     assert tokens(collect(host, {(2, 0)})[2, 0]) == answer([1, 2], 102, 5)
 
 
+def test_closing_during_a_restart_does_not_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that was being started is ended with the rest."""
+    host = started(start)
+    spawn, spawned = host._spawn, threading.Event()
+
+    def spawn_slowly(what: wire.Start) -> object:
+        child = spawn(what)
+        spawned.set()
+        time.sleep(0.3)  # close() comes now
+        return child
+
+    monkeypatch.setattr(host, "_spawn", spawn_slowly)
+
+    def read() -> None:
+        while host.alive:
+            host.next_batch(0.5)
+
+    reader = threading.Thread(target=read)
+    kill(host)
+    reader.start()
+    assert spawned.wait(10)
+    before_s = time.monotonic()
+    host.close()
+    reader.join(10)
+    assert time.monotonic() - before_s < 4.0, "closing waited for a process that nobody told to stop"
+
+
 def test_an_unexpected_load_error_is_told(start: Start) -> None:
     with pytest.raises(EngineDeadError, match="ZeroDivisionError"):
         start("process", "BrokenExecutor")
