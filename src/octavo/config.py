@@ -64,10 +64,27 @@ class ModelConfig:
 class CacheConfig:
     """KV memory."""
 
-    block_size: int = _setting(16, "tokens per KV block, a power of two from 1 to 256")
-    kv_cache_dtype: str = _setting(
-        "auto", "KV in memory; auto follows the weights", choices=("auto", "bfloat16", "float32")
+    block_size: int | None = _setting(
+        None, "tokens per KV block, a power of two from 1 to 256 (default: 8 to 64, by model and workload)"
     )
+    expected_tokens: int = _setting(512, "prompt plus answer of a typical request; helps to choose the block size")
+    kv_cache_dtype: str = _setting(
+        "auto",
+        "KV in memory; auto follows the weights, int8 has one scale per token and head",
+        choices=("auto", "bfloat16", "float32", "int8"),
+    )
+    enable_prefix_caching: bool = _setting(True, "reuse the KV of prompts and answers that begin alike")
+    eviction: str = _setting(
+        "lru", "which cached block makes room first: least recently used, or cheapest to do without", choices=("lru", "cost")
+    )
+    preemption: str = _setting(
+        "auto",
+        "how a request gives way: swap to host memory, recompute later, or whichever measured cheaper",
+        choices=("auto", "swap", "recompute"),
+        aliases=("preemption-mode",),
+    )
+    swap_space_bytes: int | None = _setting(None, "host memory to swap KV to, in bytes (default: a quarter of the KV memory)")
+    erase_freed_blocks: bool = _setting(False, "zero every KV block as soon as it is freed")
     kv_cache_memory_bytes: int | None = _setting(None, "bytes of KV memory (default: from what is really free)")
     memory_fraction: float = _setting(
         0.5, "share of the free memory that KV may take", aliases=("gpu-memory-utilization",)
@@ -78,12 +95,15 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        if not 1 <= self.block_size <= 256 or self.block_size & (self.block_size - 1):
+        size = self.block_size
+        if size is not None and (not 1 <= size <= 256 or size & (size - 1)):
             raise ConfigError("block_size", self.block_size, "a power of two from 1 to 256")
         if not 0.0 < self.memory_fraction <= 1.0:
             raise ConfigError("memory_fraction", self.memory_fraction, "above 0 and at most 1")
         _check_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 1 << 50, " bytes")
         _check_range("num_blocks", self.num_blocks, 2, 1 << 31)
+        _check_range("expected_tokens", self.expected_tokens, 1, 1 << 24, " tokens")
+        _check_range("swap_space_bytes", self.swap_space_bytes, 0, 1 << 50, " bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +170,10 @@ class HTTPConfig:
     port: int = _setting(8000, "TCP port")
     served_model_name: tuple[str, ...] = _setting((), "names the model answers to (default: the MODEL argument)")
     api_key: tuple[str, ...] = _setting((), "accepted API keys (also OCTAVO_API_KEY); none means open")
+    admin_api_key: str | None = _setting(
+        None, "key of the /v1/kv admin routes (also OCTAVO_ADMIN_API_KEY); without one they are closed"
+    )
+    max_beam_width: int = _setting(64, "largest beam_width a request may ask for")
     max_logprobs: int = _setting(20, "largest logprobs a request may ask for")
     max_n: int = _setting(128, "largest n a request may ask for")
     max_body_bytes: int = _setting(16 << 20, "largest request body, in bytes")
@@ -163,6 +187,7 @@ class HTTPConfig:
         _check_range("port", self.port, 0, 65535)
         _check_range("max_logprobs", self.max_logprobs, 0, 1 << 20)
         _check_range("max_n", self.max_n, 1, 1 << 14)
+        _check_range("max_beam_width", self.max_beam_width, 1, 1 << 10)
         _check_range("max_body_bytes", self.max_body_bytes, 1024, 1 << 40, " bytes")
         _check_range("max_prompts", self.max_prompts, 1, 1 << 20)
         _check_range("shutdown_timeout", self.shutdown_timeout, 0, 1e6, " seconds")

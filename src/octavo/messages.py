@@ -28,7 +28,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """
 
     n: int = 1
-    """Answers to draw for the prompt."""
+    """Answers to return for the prompt."""
+    best_of: int | None = None
+    """Answers to draw; the n with the largest mean logprob per token are returned. None draws n."""
+    beam_width: int | None = None
+    """Search with this many beams instead of sampling; the n best are returned. Temperature, top_p, top_k, min_p and
+    seed play no part."""
+    length_penalty: float = 1.0
+    """A beam's score is the sum of its logprobs divided by its number of tokens to this power."""
+    early_stopping: bool | str = False
+    """When a beam search ends, as in transformers: True when `beam_width` answers are finished, False when no
+    running beam can beat them at its present length, "never" when none could at any length."""
     temperature: float = 1.0
     """0 is greedy. Divides the logits."""
     top_p: float = 1.0
@@ -85,10 +95,13 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("min_p", 0.0, 1.0, "from 0 to 1"),
     ("presence_penalty", -2.0, 2.0, "from -2 to 2"),
     ("frequency_penalty", -2.0, 2.0, "from -2 to 2"),
+    ("length_penalty", -100.0, 100.0, "from -100 to 100"),
 )
 
 _INTEGERS: tuple[tuple[str, int, int, str], ...] = (
     ("n", 1, 1 << 14, "an integer from 1 to 16384"),
+    ("best_of", 1, 1 << 14, "an integer from 1 to 16384, or null"),
+    ("beam_width", 1, 1 << 10, "an integer from 1 to 1024, or null"),
     ("top_k", 0, (1 << 63) - 1, "an integer of at least 0, or -1 for no limit"),
     ("min_tokens", 0, (1 << 31) - 1, "an integer from 0 to 2147483647"),
     ("max_tokens", 0, (1 << 31) - 1, "an integer from 0 to 2147483647, or null"),
@@ -96,6 +109,9 @@ _INTEGERS: tuple[tuple[str, int, int, str], ...] = (
     ("prompt_logprobs", 0, (1 << 31) - 1, "an integer of at least 0"),
     ("seed", -(1 << 63), (1 << 63) - 1, "an integer from -2^63 to 2^63 - 1"),
 )
+
+
+_OPTIONAL = ("best_of", "beam_width", "max_tokens", "logprobs", "prompt_logprobs", "seed")
 
 
 def _is_number(value: object) -> bool:
@@ -109,7 +125,7 @@ def _check_sampling_params(p: SamplingParams) -> None:
             raise RequestError(name, value, allowed)
     for name, first, last, allowed in _INTEGERS:
         value = getattr(p, name)
-        if value is None and name in ("max_tokens", "logprobs", "prompt_logprobs", "seed"):
+        if value is None and name in _OPTIONAL:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not first <= value <= last:
             raise RequestError(name, value, allowed)
@@ -120,6 +136,12 @@ def _check_sampling_params(p: SamplingParams) -> None:
         raise RequestError("repetition_penalty", p.repetition_penalty, "from 0.01 to 100")
     if p.max_tokens is not None and p.min_tokens > p.max_tokens:
         raise RequestError("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
+    if p.best_of is not None and p.best_of < p.n:
+        raise RequestError("best_of", p.best_of, f"at least n ({p.n})")
+    if p.early_stopping not in (True, False, "never"):
+        raise RequestError("early_stopping", p.early_stopping, 'true, false or "never"')
+    if p.beam_width is not None:
+        _check_beam_params(p, p.beam_width)
     for text in p.stop:
         if not isinstance(text, str) or not text:
             raise RequestError("stop", text, "a non-empty string")
@@ -131,6 +153,17 @@ def _check_sampling_params(p: SamplingParams) -> None:
             raise RequestError("logit_bias", token, "a map from token ids (integers of at least 0) to numbers")
         if not _is_number(bias) or not -100.0 <= bias <= 100.0:
             raise RequestError(f"logit_bias[{token}]", bias, "a number from -100 to 100")
+
+
+def _check_beam_params(p: SamplingParams, beam_width: int) -> None:
+    if p.n > beam_width:
+        raise RequestError("n", p.n, f"at most beam_width ({beam_width})")
+    if p.best_of is not None:
+        raise RequestError("best_of", p.best_of, "left out with beam_width")
+    if p.stop:
+        raise RequestError("stop", p.stop, "left out with beam_width; stop_token_ids end beams")
+    if p.prompt_logprobs is not None:
+        raise RequestError("prompt_logprobs", p.prompt_logprobs, "left out with beam_width")
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +193,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     grammar_id: int | None = None
     cache_salt: str | None = None
+    """Only requests of the same tenant with the same salt share cached blocks."""
+    publish: str | None = None
+    """Compute the prompt and keep its whole blocks, under this name and for every tenant, until they are withdrawn."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -196,8 +232,12 @@ class TokenDelta(msgspec.Struct, array_like=True):
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """For prompt positions that became known, in order; the first position of a prompt is None."""
     num_cached_tokens: int = 0
+    """Prompt tokens whose KV was found in the prefix cache at the first admission; in the first delta of a sequence
+    that has tokens."""
     error: str | None = None
     """Why the sequence failed, with FINISH_ERROR."""
+    score: float | None = None
+    """Of a beam, length penalty included, with its last (and only) delta."""
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
@@ -220,6 +260,90 @@ class EngineStats(msgspec.Struct, kw_only=True):
     num_recompute_faults: int = 0
     num_wasted_slots: int = 0
     num_errors: int = 0
+    num_pinned_blocks: int = 0
+    num_copy_faults: int = 0
+    num_swap_faults: int = 0
+    num_swapped: int = 0
+    """Sequences that wait on the host tier."""
+    num_swap_preemptions: int = 0
+    """Of `num_preemptions`, those that swapped."""
+    num_prefix_query_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
+    num_evictions: int = 0
+    """Cached blocks that made room."""
+    num_takeovers: int = 0
+    """Requests that computed a prefix themselves because the one they waited for was gone."""
+    num_shared_waits: int = 0
+    """Requests that waited for another to compute a prefix they share."""
+
+
+class KVAccount(msgspec.Struct, kw_only=True):
+    """One tenant's KV memory: gauges in blocks, then counters by cause. A block is charged to whoever made it."""
+
+    tenant: str
+    num_held_blocks: int = 0
+    num_promised_blocks: int = 0
+    """Reserved for admitted prompts, not yet bound to them."""
+    num_cached_blocks: int = 0
+    num_host_blocks: int = 0
+    """Slots of the host tier."""
+    num_allocation_faults: int = 0
+    num_copy_faults: int = 0
+    num_swap_faults: int = 0
+    num_recompute_faults: int = 0
+    num_prefix_query_tokens: int = 0
+    """Prompt tokens that were looked up."""
+    num_prefix_hit_tokens: int = 0
+    num_quota_refusals: int = 0
+
+
+class KVStats(msgspec.Struct, kw_only=True):
+    """Where every KV block is. `num_blocks` = held + pinned + cached + free; promised ones are part of free and cached."""
+
+    block_size: int
+    bytes_per_block: int
+    num_blocks: int
+    """Without the null block."""
+    num_held_blocks: int
+    num_pinned_blocks: int
+    """A transfer is in flight, or a plan in flight names them after their owner left."""
+    num_cached_blocks: int
+    num_free_blocks: int
+    num_promised_blocks: int
+    num_published_blocks: int
+    """Part of held: kept for a published prefix."""
+    num_references: int
+    """Block-table entries that name held blocks. Divided by the held blocks it says how often a block is shared."""
+    num_unfilled_slots: int
+    """Token slots of held blocks that hold no token: the tails."""
+    num_host_blocks: int
+    num_host_held_blocks: int
+    num_evictions: int
+    erases_freed_blocks: bool
+    accounts: list[KVAccount]
+
+
+class KVBlock(msgspec.Struct, kw_only=True):
+    """One block, for `/v1/kv/blocks`."""
+
+    block_id: int
+    state: str
+    """"held", "cached", "free" or "pinned"."""
+    owner: str | None
+    references: int
+    age_s: float
+    """Seconds since it took this state."""
+    key: str | None
+    """First 16 hex digits of its content key."""
+    num_tokens: int
+    """Tokens of the content that its key names."""
+    num_hits: int
+
+
+class PublishedPrefix(msgspec.Struct, kw_only=True):
+    name: str
+    num_tokens: int
+    num_blocks: int
 
 
 class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
@@ -241,6 +365,9 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     max_num_batched_tokens: int
     kv_reason: str
     """The sizing arithmetic, in a sentence."""
+    block_size_reason: str = ""
+    num_host_blocks: int = 0
+    bytes_per_block: int = 0
     load_s: float = 0.0
     eos_token_ids: tuple[int, ...] = ()
     """Every end-of-sequence token that the model's own files name; the front end adds the tokenizer's."""

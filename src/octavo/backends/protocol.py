@@ -42,7 +42,9 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True):
     num_kv_heads: int
     head_dim: int
     dtype: str
-    """"bfloat16" or "float32"."""
+    """"bfloat16", "float32" or "int8". With int8 each token and head has one float32 scale for its key and one for its
+    value, max |x| / 127; x is stored as x / scale rounded half to even. Attention reads back the stored values, those
+    of the step's own tokens too."""
     block_size: int
     num_blocks: int
     """The null block 0 included; nothing is ever read from or written to block 0 on behalf of a sequence."""
@@ -60,8 +62,8 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_per_block(self) -> int:
-        item = 2 if self.dtype == "bfloat16" else 4
-        return 2 * self.layers_per_page * self.block_size * self.num_kv_heads * self.head_dim * item
+        vector = self.head_dim + 4 if self.dtype == "int8" else self.head_dim * (2 if self.dtype == "bfloat16" else 4)
+        return 2 * self.layers_per_page * self.block_size * self.num_kv_heads * vector
 
 
 class KVMemory(Protocol):
@@ -83,6 +85,12 @@ class KVMemory(Protocol):
 
     def import_block(self, block: int, data: bytes) -> None:
         """Restore bytes that `export_block` of the same shape gave. Raises ValueError on another length."""
+
+    def swap_out(self, block: int, slot: Array) -> None:
+        """Copy a block's bytes into `slot`, a writable uint8 array of `bytes_per_block`."""
+
+    def swap_in(self, slot: Array, block: int) -> None:
+        """Copy back what `swap_out` of the same shape gave."""
 
 
 class StepBatch(msgspec.Struct, kw_only=True):

@@ -1,7 +1,7 @@
 """The contract between the core and whoever computes: StepPlan, RowSetup, StepResult, Executor.
 
-A worker performs a plan in this order: drop `released_rows`, take `setups`, write `table_growth` into the block
-tables, swap out, erase, copy, swap in, forward, sample.
+A worker performs a plan in this order: drop `released_rows`, take `setups`, `forks` and `row_tokens`, write
+`table_growth` into the block tables, discard host slots, swap out, erase, copy, swap in, forward, sample.
 
 Written for depth 2, that is, a plan may be made while the one before it still runs:
 
@@ -37,6 +37,23 @@ class RowSetup(msgspec.Struct, array_like=True):
     """Masked, like `sampling.stop_token_ids`, until `sampling.min_tokens` are generated."""
     adapter: str | None = None
     grammar_id: int | None = None
+    num_candidates: int = 0
+    """Above 0 for a beam: sampling this row reports its `num_candidates` likeliest tokens as `logprobs`, from the
+    processed scores and at least as many as `sampling.logprobs` asks for, and appends nothing. The core chooses; its
+    choice comes back in `row_tokens` of a later plan."""
+
+
+class RowFork(msgspec.Struct, array_like=True):
+    """A row that begins as another one's twin.
+
+    `row` gets a copy of everything that belongs to `source_row` (tokens, progress, parameters, block-table entries of
+    all groups), and its own `sequence_index`. `row` is free, or was released by the same plan; `source_row` was set
+    up before, or by the same plan. No KV is copied.
+    """
+
+    source_row: int
+    row: int
+    sequence_index: int
 
 
 class StepPlan(msgspec.Struct, array_like=True):
@@ -46,7 +63,8 @@ class StepPlan(msgspec.Struct, array_like=True):
     rows: list[int]
     num_new_tokens: list[int]
     sample_rows: list[int]
-    """Rows, in batch order, whose last new token's logits are sampled."""
+    """Rows whose next token is sampled. A row that is not in `rows` was forked by this plan from a row that finishes
+    its prompt in it: it is sampled from that row's logits, and takes over its progress."""
     setups: list[RowSetup]
     table_growth: list[tuple[int, int, int, int]]
     """(group, row, column, block id) entries to write into the block tables; block 0 is the null block."""
@@ -54,15 +72,32 @@ class StepPlan(msgspec.Struct, array_like=True):
     swap_out: list[tuple[int, int]] = []
     """(device block, host slot)."""
     erases: list[int] = []
+    """Freed blocks to zero. Some may be handed out again by this very plan."""
     copies: list[tuple[int, int]] = []
     """(source block, destination block)."""
     swap_in: list[tuple[int, int]] = []
-    """(host slot, device block)."""
+    """(host slot, device block). The rows that wait for these blocks are set up by this plan and computed by a later
+    one, when it is known that nothing was lost."""
+    discards: list[int] = []
+    """Host slots whose content nobody needs any more; zeroed where freed blocks are. May be reused by this plan."""
+    forks: list[RowFork] = []
+    row_tokens: list[tuple[int, int]] = []
+    """(row, token) to append to rows with candidates."""
+    sample_sources: list[int] = []
+    """Parallel to `sample_rows`: the row in `rows` whose logits each uses. Empty when each uses its own."""
 
     @property
     def has_work(self) -> bool:
         """Whether a worker must see this plan. A plan may hold no row and still have work."""
-        return bool(self.rows or self.released_rows or self.erases or self.copies or self.swap_out or self.swap_in)
+        return bool(
+            self.rows
+            or self.released_rows
+            or self.erases
+            or self.copies
+            or self.swap_out
+            or self.swap_in
+            or self.discards
+        )
 
 
 class PromptLogprobs(msgspec.Struct, array_like=True):
@@ -83,6 +118,14 @@ class StepResult(msgspec.Struct, array_like=True):
     prompt_logprobs: list[PromptLogprobs] | None = None
     row_errors: list[tuple[int, str]] | None = None
     """Rows that failed alone (a NaN in their logits, say), with a sentence each; their token is -1."""
+    failed_swap_out: list[int] = []
+    """Host slots that did not take their block: nothing is in them."""
+    failed_swap_in: list[int] = []
+    """Device blocks that were not restored; what they hold is undefined."""
+    forward_s: float = 0.0
+    """Seconds that forward and sample took."""
+    swap_s: float = 0.0
+    """Seconds that swapping took."""
 
 
 class StepHandle(Protocol):
@@ -101,6 +144,11 @@ class Executor(Protocol):
     @property
     def num_blocks(self) -> int:
         """Blocks in the pool, the null block 0 included."""
+        ...
+
+    @property
+    def num_host_blocks(self) -> int:
+        """Slots of one block each to swap to; 0 without a host tier."""
         ...
 
     def submit(self, plan: StepPlan) -> StepHandle: ...

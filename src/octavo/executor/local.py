@@ -32,6 +32,7 @@ class LocalExecutor:
     def __init__(self, runner: ModelRunner, backend: Backend, kv_spec: KVSpec, info: EngineInfo, depth: int) -> None:
         self.kv_spec = kv_spec
         self.num_blocks = info.num_blocks
+        self.num_host_blocks = info.num_host_blocks
         self.info = info
         self._runner = runner
         self._backend = backend
@@ -112,7 +113,7 @@ class _Loading:
         return asked or trained
 
     def _shape(self, num_blocks: int, max_len: int) -> KVShape:
-        block_size = self.config.cache.block_size
+        block_size = self.config.cache.block_size or 16
         return KVShape(
             layer_groups=self.spec.layer_groups,
             num_kv_heads=self.spec.num_kv_heads,
