@@ -18,6 +18,9 @@ GREEDY_TEMPERATURE = 1e-5
 
 DEFAULT_TENANT = "default"
 
+PUBLIC_TENANT = "public"
+"""The account of published prefixes, and the tenant of the requests that publish them."""
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to choose tokens and when to stop. Names and defaults follow vLLM's and OpenAI's.
@@ -214,6 +217,11 @@ FINISH_LENGTH = "length"
 FINISH_ABORT = "abort"
 FINISH_ERROR = "error"
 
+REFUSED_LENGTH = "length"
+"""The request can never fit, whatever else runs."""
+REFUSED_REQUEST = "request"
+"""The request asks for something that cannot be done."""
+
 
 class TokenDelta(msgspec.Struct, array_like=True):
     """What one step made known about one sequence."""
@@ -238,6 +246,8 @@ class TokenDelta(msgspec.Struct, array_like=True):
     """Why the sequence failed, with FINISH_ERROR."""
     score: float | None = None
     """Of a beam, length penalty included, with its last (and only) delta."""
+    refusal: str | None = None
+    """REFUSED_LENGTH or REFUSED_REQUEST with FINISH_ERROR when the request itself is at fault, not the engine."""
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
