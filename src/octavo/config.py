@@ -75,7 +75,9 @@ class CacheConfig:
     )
     enable_prefix_caching: bool = _setting(True, "reuse the KV of prompts and answers that begin alike")
     eviction: str = _setting(
-        "lru", "which cached block makes room first: least recently used, or cheapest to do without", choices=("lru", "cost")
+        "lru",
+        "which cached block makes room first: least recently used, or cheapest to do without",
+        choices=("lru", "cost"),
     )
     preemption: str = _setting(
         "auto",
@@ -83,7 +85,9 @@ class CacheConfig:
         choices=("auto", "swap", "recompute"),
         aliases=("preemption-mode",),
     )
-    swap_space_bytes: int | None = _setting(None, "host memory to swap KV to, in bytes (default: a quarter of the KV memory)")
+    swap_space_bytes: int | None = _setting(
+        None, "host memory to swap KV to, in bytes (default: a quarter of the KV memory)"
+    )
     erase_freed_blocks: bool = _setting(False, "zero every KV block as soon as it is freed")
     kv_cache_memory_bytes: int | None = _setting(None, "bytes of KV memory (default: from what is really free)")
     memory_fraction: float = _setting(

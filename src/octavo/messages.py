@@ -308,7 +308,10 @@ class KVAccount(msgspec.Struct, kw_only=True):
 
 
 class KVStats(msgspec.Struct, kw_only=True):
-    """Where every KV block is. `num_blocks` = held + pinned + cached + free; promised ones are part of free and cached."""
+    """Where every KV block is.
+
+    `num_blocks` = held + pinned + cached + free; promised ones are part of free and cached.
+    """
 
     block_size: int
     bytes_per_block: int

@@ -45,9 +45,13 @@ COMMON: dict[str, list[Any]] = {
     "priority": [*INTEGER, 2**31],
     "user": TEXT,
     "metadata": [5, "x", []],
-    "cache_salt": [*TEXT, "", "x" * 257, "a\x00b"],
+    "cache_salt": [*TEXT, "", "x" * 257, "a\x00b", "a\nb", "\x7f", "\x85"],
+    "best_of": [*INTEGER, 0, 129],
+    "beam_width": [*INTEGER, 0, 65],
+    "length_penalty": [*NUMBER, 2.0],
+    "early_stopping": ["soon", 1, [], {}, True, "never"],
     "response_format": [{"type": "json_object"}, {"type": "json_schema"}, "text", 5],
-    "use_beam_search": [True],
+    "use_beam_search": ["yes", 1, 0, [], {}],
     "bad_words": [["x"]],
     "allowed_token_ids": [[1]],
     "guided_json": [{}],
@@ -83,7 +87,6 @@ OWN: dict[str, dict[str, list[Any]]] = {
         ],
         "logprobs": [*INTEGER, -1, 21, 10**9],
         "echo": BOOLEAN,
-        "best_of": [*INTEGER, 2],
         "suffix": ["tail", 5],
     },
     CHAT: {
@@ -187,6 +190,8 @@ def test_at_the_edges_good_values_work(server: ServerProcess) -> None:
         {"seed": 2**63 - 1},
         {"logprobs": 20},
         {"n": 1, "best_of": 1},
+        {"n": 2, "best_of": 3},
+        {"cache_salt": "\u00e9 \U0001f512" * 85},
         {"max_tokens": 0, "echo": True},
     ):
         reply = server.post(COMPLETIONS, {**GOOD[COMPLETIONS], **fields})

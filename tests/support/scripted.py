@@ -35,9 +35,9 @@ def answer(prompt: list[int], seed: int, count: int, index: int = 0) -> list[int
     return token_ids[len(prompt) :]
 
 
-def _logprobs(token_id: int, count: int) -> TokenLogprobs:
-    top = [(token_id + i, -1.0 - i) for i in range(count)]
-    return TokenLogprobs(token_id, -1.0, 1, top)
+def _logprobs(token_id: int, count: int, best: float = -1.0) -> TokenLogprobs:
+    top = [(token_id + i, best - i) for i in range(count)]
+    return TokenLogprobs(token_id, best, 1, top)
 
 
 class _Row:
@@ -55,6 +55,7 @@ class ScriptedExecutor:
     def __init__(self, config: EngineConfig) -> None:
         block_size = config.cache.block_size
         self.num_blocks = config.cache.num_blocks or 256
+        self.num_host_blocks = 0
         self.kv_spec = KVSpec(groups=(KVGroup(layers=(0,)),), block_size=block_size, bytes_per_block=block_size)
         self.info: EngineInfo = tiny_info(
             num_blocks=self.num_blocks,
@@ -82,7 +83,7 @@ class ScriptedExecutor:
         token_ids = [self._sample(row) for row in plan.sample_rows]
         wanted = [self._rows[row].setup.sampling.logprobs for row in plan.sample_rows]
         logprobs = [
-            None if count is None else _logprobs(token_id, count)
+            None if count is None else _logprobs(token_id, count, self._logprob_of(token_id))
             for token_id, count in zip(token_ids, wanted, strict=True)
         ]
         done: Future[StepResult] = Future()
@@ -108,8 +109,18 @@ class ScriptedExecutor:
         state.token_ids.append(token_id)
         return token_id
 
+    def _logprob_of(self, token_id: int) -> float:
+        return -1.0
+
     def close(self) -> None:
         self._rows.clear()
+
+
+class VariedExecutor(ScriptedExecutor):
+    """Finds some letters likelier than others."""
+
+    def _logprob_of(self, token_id: int) -> float:
+        return -(token_id % 7) / 8
 
 
 class SlowExecutor(ScriptedExecutor):

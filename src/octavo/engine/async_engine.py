@@ -74,6 +74,7 @@ class AsyncEngine:
         param: str = "prompt",
         tenant: str = DEFAULT_TENANT,
         priority: int = 0,
+        cache_salt: str | None = None,
         max_logprobs: int = 20,
     ) -> Prepared:
         """Check and tokenise a request; see `InputProcessor.prepare`. May be called from another thread.
@@ -89,7 +90,13 @@ class AsyncEngine:
         if len(self._dispatcher) >= limit:
             raise OverloadedError(f"{len(self._dispatcher)} requests are running or waiting; try again later")
         return self._input.prepare(
-            prompt, params, param=param, tenant=tenant, priority=priority, max_logprobs=max_logprobs
+            prompt,
+            params,
+            param=param,
+            tenant=tenant,
+            priority=priority,
+            cache_salt=cache_salt,
+            max_logprobs=max_logprobs,
         )
 
     def render_chat(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from octavo.engine.best_of import BestOf
 from octavo.engine.host import Host
 from octavo.engine.input_processor import Prepared
 from octavo.engine.loop import Batch
@@ -22,6 +23,8 @@ class Mailbox:
     def __init__(self, prepared: Prepared, tokenizer: Tokenizer, wake: Callable[[], None]) -> None:
         self.prepared = prepared
         self.processor = OutputProcessor(prepared, tokenizer)
+        drawn, returned = prepared.request.sampling.n, prepared.params.n
+        self._best_of = BestOf(prepared.params) if drawn > returned else None
         self._wake = wake
         self._unread: dict[int, TextDelta] = {}
         self._error: OctavoError | None = None
@@ -43,27 +46,28 @@ class Mailbox:
         return unread
 
     def put(self, delta: TextDelta) -> None:
-        earlier = self._unread.get(delta.index)
-        self._unread[delta.index] = delta if earlier is None else _joined(earlier, delta)
+        """Take in what the processor made of a step."""
+        if self._best_of is None:
+            self._keep(delta)
+        else:
+            self._best_of.add(delta)
+            if not self.processor.finished:
+                return
+            for answer in self._best_of.chosen():
+                self._keep(answer)
         self._wake()
+
+    def _keep(self, delta: TextDelta) -> None:
+        earlier = self._unread.get(delta.index)
+        if earlier is None:
+            self._unread[delta.index] = delta
+        else:
+            earlier.append(delta)
 
     def fail(self, error: OctavoError) -> None:
         if not self.finished:
             self._error = error
         self._wake()
-
-
-def _joined(earlier: TextDelta, later: TextDelta) -> TextDelta:
-    """Two deltas of one answer as one."""
-    earlier.text += later.text
-    earlier.token_ids += later.token_ids
-    if later.logprobs is not None:
-        earlier.logprobs = (earlier.logprobs or []) + later.logprobs
-    if later.prompt_logprobs is not None:
-        earlier.prompt_logprobs = later.prompt_logprobs
-    earlier.finish_reason, earlier.stop_reason = later.finish_reason, later.stop_reason
-    earlier.num_cached_tokens = max(earlier.num_cached_tokens, later.num_cached_tokens)
-    return earlier
 
 
 class Dispatcher:

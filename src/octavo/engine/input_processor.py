@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import threading
+import unicodedata
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,8 @@ import msgspec
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ContextLengthError, RequestError
 from octavo.messages import DEFAULT_TENANT, EngineInfo, EngineRequest, SamplingParams
+
+MAX_SALT_CHARS = 256
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +25,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     prompt_text: str | None
     """The prompt as text, when it came as text."""
     params: SamplingParams
-    """With `max_tokens` and `seed` settled."""
+    """The caller's, with `max_tokens` and `seed` settled. `request.sampling` is what the engine draws for them."""
 
     @property
     def request_id(self) -> int:
@@ -66,6 +69,7 @@ class InputProcessor:
         param: str = "prompt",
         tenant: str = DEFAULT_TENANT,
         priority: int = 0,
+        cache_salt: str | None = None,
         max_logprobs: int = 20,
     ) -> Prepared:
         """Check a request against the model and settle its open choices.
@@ -76,6 +80,7 @@ class InputProcessor:
             param: The request's field that holds the prompt, for messages.
             tenant: Who pays.
             priority: Lower runs earlier, where the policy looks at it.
+            cache_salt: Share cached KV only with requests of the same tenant that bring the same text.
             max_logprobs: The largest `logprobs` allowed.
 
         Raises:
@@ -83,6 +88,7 @@ class InputProcessor:
             ContextLengthError: If prompt and answer fit neither the model's context nor the KV pool.
         """
         self._check_params(params, max_logprobs)
+        check_cache_salt(cache_salt)
         token_ids = self._encode(prompt, param) if isinstance(prompt, str) else self._checked_ids(prompt, param)
         max_tokens = self._limit(len(token_ids), params, param)
         with self._lock:
@@ -92,12 +98,13 @@ class InputProcessor:
             request_id=request_id,
             token_ids=token_ids,
             num_prompt_tokens=len(token_ids),
-            sampling=params,
+            sampling=_drawn(params),
             seed=seed,
             max_tokens=max_tokens,
             eos_token_ids=self._eos_token_ids,
             tenant=tenant,
             priority=priority,
+            cache_salt=cache_salt,
         )
         settled = msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
         return Prepared(request=request, prompt_text=prompt if isinstance(prompt, str) else None, params=settled)
@@ -165,6 +172,43 @@ class InputProcessor:
             raise RequestError("stop", params.stop, "left out when detokenize is false")
         for text in params.stop:
             check_text(text, "stop")
+        if params.beam_width is not None:
+            self._check_beams(params, params.beam_width)
+
+    def _check_beams(self, params: SamplingParams, width: int) -> None:
+        rows = self._info.max_num_seqs
+        if width > rows:
+            why = f"the search runs {width} sequences at once, but this engine runs at most {rows} (max_num_seqs)"
+            raise RequestError("beam_width", message=f"beam_width = {width}: {why}")
+        if 2 * width > self._info.vocab_size:  # a step chooses among twice as many tokens per beam
+            raise RequestError("beam_width", width, f"at most half the vocabulary ({self._info.vocab_size // 2})")
+        if params.max_tokens == 0:
+            raise RequestError("max_tokens", 0, "at least 1 with beam_width")
+
+
+def _drawn(params: SamplingParams) -> SamplingParams:
+    """What the engine draws for `params`: best_of sequences in place of n, with the logprobs that a choice needs."""
+    if params.best_of is not None and params.best_of > params.n:
+        return msgspec.structs.replace(params, n=params.best_of, best_of=None, logprobs=params.logprobs or 0)
+    if params.beam_width is not None:
+        return msgspec.structs.replace(params, logprobs=params.logprobs or 0)
+    return msgspec.structs.replace(params, best_of=None) if params.best_of is not None else params
+
+
+def check_cache_salt(salt: str | None) -> None:
+    """Refuse a salt that is empty, too long, or holds control characters. The message does not repeat it.
+
+    Raises:
+        RequestError: Naming `cache_salt`.
+    """
+    if salt is None:
+        return
+    allowed = f"cache_salt: must be 1 to {MAX_SALT_CHARS} characters without control characters"
+    if not isinstance(salt, str) or not 0 < len(salt) <= MAX_SALT_CHARS:
+        raise RequestError("cache_salt", message=allowed)
+    if any(unicodedata.category(char) == "Cc" for char in salt):
+        raise RequestError("cache_salt", message=allowed)
+    check_text(salt, "cache_salt")
 
 
 def check_text(text: str, param: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -71,6 +71,7 @@ class LLM:
         *,
         progress: bool = False,
         priority: int | Sequence[int] = 0,
+        cache_salt: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer prompts, batched together; results are in the order of the prompts.
 
@@ -79,6 +80,7 @@ class LLM:
             sampling_params: One for all, or one for each. The default is `SamplingParams()`: 16 tokens.
             progress: Show a progress bar.
             priority: One for all, or one for each.
+            cache_salt: Share cached KV only with prompts that bring the same text. One for all, or one for each.
 
         Raises:
             RequestError: If any of them cannot be served; then none is run.
@@ -86,11 +88,52 @@ class LLM:
         several = _as_prompts(prompts)
         params = _for_each(sampling_params or SamplingParams(), len(several), SamplingParams, "sampling_params")
         priorities = _for_each(priority, len(several), int, "priority")
+        salts = _for_each(cache_salt, len(several), str | None, "cache_salt")
         prepared = [
-            self._input.prepare(prompt, p, param=f"prompts[{i}]", priority=first, max_logprobs=_ANY_LOGPROBS)
-            for i, (prompt, p, first) in enumerate(zip(several, params, priorities, strict=True))
+            self._input.prepare(
+                prompt, p, param=f"prompts[{i}]", priority=first, cache_salt=salt, max_logprobs=_ANY_LOGPROBS
+            )
+            for i, (prompt, p, first, salt) in enumerate(zip(several, params, priorities, salts, strict=True))
         ]
         return self._run(prepared, progress)
+
+    def beam_search(
+        self,
+        prompts: Prompt | list[str] | list[list[int]],
+        *,
+        beam_width: int,
+        max_tokens: int | None = 16,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        ignore_eos: bool = False,
+        progress: bool = False,
+        cache_salt: str | Sequence[str | None] | None = None,
+    ) -> list[RequestOutput]:
+        """Search for the likeliest answers to prompts, as transformers' beam search does.
+
+        Args:
+            prompts: As for `generate`.
+            beam_width: Answers kept at each step, and returned.
+            max_tokens: Longest answer, in tokens.
+            length_penalty: Exponent of the answer's length by which its sum of logprobs is divided.
+            early_stopping: When the search ends; see `SamplingParams.early_stopping`.
+            ignore_eos: Search on after the end of the text.
+
+        Returns:
+            Per prompt all `beam_width` answers, the best first, each with its `score`.
+
+        Raises:
+            RequestError: If any of them cannot be served; then none is run.
+        """
+        params = SamplingParams(
+            n=beam_width,
+            beam_width=beam_width,
+            max_tokens=max_tokens,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            ignore_eos=ignore_eos,
+        )
+        return self.generate(prompts, params, progress=progress, cache_salt=cache_salt)
 
     def chat(
         self,
@@ -101,6 +144,7 @@ class LLM:
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         progress: bool = False,
+        cache_salt: str | Sequence[str | None] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, by the model's chat template.
 
@@ -117,14 +161,18 @@ class LLM:
             )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, progress=progress)
+        return self.generate(prompts, sampling_params, progress=progress, cache_salt=cache_salt)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[TextDelta]:
         """Answer one prompt piece by piece. Leaving the loop early gives up the rest.
 
+        Beams come at the end, each in one piece.
+
         Raises:
-            RequestError: If it cannot be served.
+            RequestError: If it cannot be served; `best_of` above `n` cannot, since the best are known at the end.
         """
+        if params is not None and (params.best_of or 0) > params.n:
+            raise RequestError("best_of", params.best_of, f"equal to n ({params.n}) in a stream")
         prepared = self._input.prepare(prompt, params or SamplingParams(), max_logprobs=_ANY_LOGPROBS)
         return self._stream(prepared)
 
@@ -216,7 +264,7 @@ def _as_prompts(prompts: Any) -> list[Prompt]:
     return list(prompts)
 
 
-def _for_each(given: Any, count: int, kind: type, name: str) -> list[Any]:
+def _for_each(given: Any, count: int, kind: type | UnionType, name: str) -> list[Any]:
     if isinstance(given, kind):
         return [given] * count
     if len(given) != count:

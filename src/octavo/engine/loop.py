@@ -8,8 +8,15 @@ from collections.abc import Callable
 import msgspec
 
 from octavo.core.engine_core import EngineCore
-from octavo.errors import OctavoError
-from octavo.messages import FINISH_ERROR, EngineRequest, EngineStats, TokenDelta
+from octavo.errors import ContextLengthError, OctavoError, RequestError
+from octavo.messages import (
+    FINISH_ERROR,
+    REFUSED_LENGTH,
+    REFUSED_REQUEST,
+    EngineRequest,
+    EngineStats,
+    TokenDelta,
+)
 
 STATS_INTERVAL_S = 0.05
 """A busy engine reports its state this often; an engine that becomes idle reports it once more."""
@@ -44,8 +51,9 @@ class EngineLoop:
             self.core.add(request)
         except OctavoError as error:
             last = request.first_index + request.sampling.n
+            refusal = _refusal(error)
             self._refused += [
-                TokenDelta(request.request_id, index, [], FINISH_ERROR, error=str(error))
+                TokenDelta(request.request_id, index, [], FINISH_ERROR, error=str(error), refusal=refusal)
                 for index in range(request.first_index, last)
             ]
 
@@ -68,3 +76,9 @@ class EngineLoop:
 
     def close(self) -> None:
         self._close()
+
+
+def _refusal(error: OctavoError) -> str | None:
+    if isinstance(error, ContextLengthError):
+        return REFUSED_LENGTH
+    return REFUSED_REQUEST if isinstance(error, RequestError) else None

@@ -7,11 +7,13 @@ from octavo.engine.input_processor import Prepared
 from octavo.engine.outputs import TextDelta
 from octavo.engine.stop import StopStrings
 from octavo.engine.tokenizer import Tokenizer
-from octavo.errors import OctavoError
+from octavo.errors import ContextLengthError, OctavoError, RequestError
 from octavo.messages import (
     FINISH_ERROR,
     FINISH_LENGTH,
     FINISH_STOP,
+    REFUSED_LENGTH,
+    REFUSED_REQUEST,
     SamplingParams,
     TokenDelta,
     TokenLogprobs,
@@ -26,9 +28,10 @@ class OutputProcessor:
             token_id in tokenizer.special_ids for token_id in prepared.prompt_token_ids
         )
         params = prepared.params
-        self._answers = [_Answer(index, params, tokenizer, at_start=at_start) for index in range(params.n)]
+        drawn = prepared.request.sampling.n
+        self._answers = [_Answer(index, params, tokenizer, at_start=at_start) for index in range(drawn)]
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else []
-        self._num_unfinished = params.n
+        self._num_unfinished = drawn
 
     @property
     def finished(self) -> bool:
@@ -42,10 +45,11 @@ class OutputProcessor:
         aborts that index. Tokens that still come for it are dropped.
 
         Raises:
+            RequestError: If the core found that the request cannot be served as asked.
             OctavoError: If the sequence failed in the engine.
         """
         if delta.finish_reason == FINISH_ERROR:
-            raise OctavoError(delta.error or "the engine could not compute this request")
+            raise _failure(delta)
         answer = self._answers[delta.index]
         if answer.finished:
             return None
@@ -54,10 +58,21 @@ class OutputProcessor:
         if not delta.token_ids and delta.finish_reason is None:
             return None
         result = answer.process(delta)
-        if delta.index == 0 and self._prompt_logprobs is not None:
-            result.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
+        if delta.index == 0:  # its sequence computed the prompt, or found it
+            result.num_cached_tokens = delta.num_cached_tokens
+            if self._prompt_logprobs is not None:
+                result.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         self._num_unfinished -= answer.finished
         return result
+
+
+def _failure(delta: TokenDelta) -> OctavoError:
+    why = delta.error or "the engine could not compute this request"
+    if delta.refusal == REFUSED_LENGTH:
+        return ContextLengthError(None, message=why)
+    if delta.refusal == REFUSED_REQUEST:
+        return RequestError(None, message=why)
+    return OctavoError(why)
 
 
 class _Answer:
@@ -88,15 +103,20 @@ class _Answer:
         elif reason is not None and not self._params.max_tokens:
             reason, stop_reason = FINISH_LENGTH, None
         self.finished = reason is not None
-        return TextDelta(
+        result = TextDelta(
             index=self._index,
             text="".join(pieces),
             token_ids=token_ids[:kept],
             logprobs=None if delta.logprobs is None else delta.logprobs[:kept],
             finish_reason=reason,
             stop_reason=stop_reason,
-            num_cached_tokens=delta.num_cached_tokens,
+            score=delta.score,
         )
+        if self._params.beam_width is not None:
+            result.sum_logprobs()
+            if self._params.logprobs is None:
+                result.logprobs = None
+        return result
 
     @property
     def _stopped(self) -> bool:

@@ -24,8 +24,11 @@ def update_output(output: RequestOutput, delta: TextDelta) -> None:
     if delta.logprobs is not None:
         answer.logprobs = (answer.logprobs or []) + delta.logprobs
         answer.cumulative_logprob = sum((entry.logprob for entry in delta.logprobs), answer.cumulative_logprob or 0.0)
+    elif delta.cumulative_logprob is not None:
+        answer.cumulative_logprob = delta.cumulative_logprob
     if delta.prompt_logprobs is not None:
         output.prompt_logprobs = delta.prompt_logprobs
-    output.num_cached_tokens = max(output.num_cached_tokens, delta.num_cached_tokens)
+    output.num_cached_tokens += delta.num_cached_tokens
+    answer.score = delta.score
     answer.finish_reason, answer.stop_reason = delta.finish_reason, delta.stop_reason
     output.finished = all(answer.finish_reason is not None for answer in output.outputs)

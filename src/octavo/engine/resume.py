@@ -40,6 +40,8 @@ class LiveRequest:
         answer = self._answers.get(delta.index)
         if answer is None or answer.finished:
             return False
+        if answer.token_ids:  # a resumed answer finds its own beginning in the cache: that is no news of the prompt
+            delta.num_cached_tokens = 0
         answer.token_ids += delta.token_ids
         if delta.token_ids:
             self.num_deaths = 0
@@ -83,6 +85,8 @@ class LiveRequest:
         drawn anew: a token's noise depends on seed, index and position only.
         """
         request = self.request
+        if request.sampling.beam_width is not None:  # nothing is known of a search before its end: it starts again
+            return [request] if not self.finished else []
         if not any(answer.token_ids or answer.finished for answer in self._answers.values()):
             self._num_to_skip = self._num_prompt_logprobs
             self._num_prompt_logprobs = 0

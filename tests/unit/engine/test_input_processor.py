@@ -118,3 +118,52 @@ def test_a_giant_text_is_refused_without_tokenising_it(inputs: InputProcessor) -
     with pytest.raises(ContextLengthError, match="50000000 characters"):
         inputs.prepare("a" * 50_000_000, SamplingParams())
     assert time.process_time() - start < 1
+
+
+def test_best_of_is_drawn_and_beams_are_scored(inputs: InputProcessor) -> None:
+    def drawn(**params: Any) -> tuple[int, int | None, int | None]:
+        prepared = inputs.prepare([1], SamplingParams(**params))
+        assert msgspec.structs.replace(prepared.params, seed=None) == SamplingParams(**params), "the caller's own stay"
+        sampling = prepared.request.sampling
+        return sampling.n, sampling.best_of, sampling.logprobs
+
+    assert drawn(n=2) == (2, None, None)
+    assert drawn(n=2, best_of=2) == (2, None, None)
+    assert drawn(n=2, best_of=5) == (5, None, 0), "the choice needs logprobs"
+    assert drawn(n=2, best_of=5, logprobs=3) == (5, None, 3)
+    assert drawn(n=2, beam_width=4) == (2, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("params", "param", "said"),
+    [
+        ({"beam_width": 9}, "beam_width", "9 sequences at once, but this engine runs at most 8"),
+        ({"beam_width": 4, "max_tokens": 0}, "max_tokens", "at least 1"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused_with_the_reason(
+    inputs: InputProcessor, params: dict[str, Any], param: str, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        inputs.prepare([1], SamplingParams(**params))
+    assert caught.value.param == param
+
+
+def test_a_search_wider_than_half_the_vocabulary_is_refused(tinystories: Tokenizer) -> None:
+    inputs = InputProcessor(tiny_info(vocab_size=512, max_num_seqs=1000), tinystories)
+    assert inputs.prepare([1], SamplingParams(beam_width=256)).request.sampling.beam_width == 256
+    with pytest.raises(RequestError, match="half the vocabulary"):
+        inputs.prepare([1], SamplingParams(beam_width=257))
+
+
+@pytest.mark.parametrize("salt", ["", "x" * 257, "a\x00b", "a\n", "\x1b", "\x7f", "\x9f", "\ud800", 5])
+def test_bad_salts_are_refused_and_not_repeated(inputs: InputProcessor, salt: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        inputs.prepare([1], SamplingParams(), cache_salt=salt)
+    assert caught.value.param == "cache_salt"
+    assert len(str(caught.value)) < 100
+
+
+def test_a_salt_goes_with_the_request(inputs: InputProcessor) -> None:
+    for salt in (None, "x", "é 🔒" * 64):
+        assert inputs.prepare([1], SamplingParams(), cache_salt=salt).request.cache_salt == salt

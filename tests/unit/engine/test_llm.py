@@ -75,6 +75,32 @@ def test_stop_strings_n_and_logprobs(make: MakeLLM) -> None:
     assert llm.generate([1, 9], SamplingParams(logprobs=512))[0].outputs[0].logprobs is not None
 
 
+def test_best_of_returns_the_likeliest_of_what_n_would(make: MakeLLM) -> None:
+    llm = make("VariedExecutor")
+    params = SamplingParams(n=6, max_tokens=5, seed=4, logprobs=0)
+    drawn = llm.generate([1, 9], params)[0].outputs
+    means = [(one.cumulative_logprob or 0.0) / len(one.token_ids) for one in drawn]
+    order = sorted(range(6), key=lambda i: -means[i])
+    assert order != list(range(6)), "another seed is needed"
+    best = llm.generate([1, 9], SamplingParams(n=2, best_of=6, max_tokens=5, seed=4))[0].outputs
+    assert [one.token_ids for one in best] == [drawn[i].token_ids for i in order[:2]]
+    assert [one.text for one in best] == [drawn[i].text for i in order[:2]]
+    assert [one.cumulative_logprob for one in best] == [drawn[i].cumulative_logprob for i in order[:2]]
+    assert all(one.logprobs is None for one in best) and [one.index for one in best] == [0, 1]
+    with pytest.raises(RequestError, match="best_of"):
+        llm.stream([1, 9], SamplingParams(best_of=2))
+
+
+def test_salts_are_one_for_all_or_one_for_each(make: MakeLLM) -> None:
+    llm = make()
+    for salt in (None, "mine", ["mine", None]):
+        assert len(llm.generate([[1, 2], [1, 3]], cache_salt=salt)) == 2  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="cache_salt"):
+        llm.generate([[1, 2], [1, 3]], cache_salt="")
+    with pytest.raises(RequestError, match="cache_salt has 1 entries"):
+        llm.generate([[1, 2], [1, 3]], cache_salt=["a"])
+
+
 def test_seed_fixes_what_requests_leave_open(make: MakeLLM) -> None:
     texts = [[o.outputs[0].text for o in make(seed=seed).generate([[1, 5], [1, 5]])] for seed in (7, 7, 8)]
     assert texts[0] == texts[1] != texts[2]

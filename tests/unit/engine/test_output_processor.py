@@ -12,7 +12,7 @@ from octavo.engine.input_processor import InputProcessor
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import TextDelta
 from octavo.engine.tokenizer import Tokenizer
-from octavo.errors import OctavoError
+from octavo.errors import ContextLengthError, OctavoError, RequestError
 from octavo.messages import SamplingParams, TokenDelta, TokenLogprobs
 from support.infos import tiny_info
 
@@ -162,3 +162,34 @@ def test_however_tokens_are_grouped_the_answer_is_the_same(
 def test_deltas_are_text_deltas(tinystories: Tokenizer) -> None:
     said = make(tinystories).process(delta(5, num_cached_tokens=4))
     assert isinstance(said, TextDelta) and said.num_cached_tokens == 4 and said.logprobs is None
+
+
+def test_a_beam_comes_whole_with_its_score(tinystories: Tokenizer) -> None:
+    ids = spelled(tinystories, "ab")
+    logprobs = [TokenLogprobs(i, -0.5, 1, []) for i in ids]
+    for wanted in (None, 0):
+        processor = make(tinystories, beam_width=4, n=2, logprobs=wanted)
+        first = processor.process(delta(*ids, finish="length", logprobs=list(logprobs), score=-0.5))
+        assert first is not None and (first.text, first.score, first.cumulative_logprob) == ("ab", -0.5, -1.0)
+        assert (first.logprobs is None) == (wanted is None)
+        assert not processor.finished
+        second = processor.process(delta(ids[0], 2, index=1, finish="stop", logprobs=list(logprobs), score=-0.7))
+        assert second is not None and (second.text, second.index) == ("a", 1)
+        assert processor.finished
+
+
+def test_only_the_first_answer_says_what_was_cached(tinystories: Tokenizer) -> None:
+    processor = make(tinystories, n=2)
+    said = [processor.process(delta(100, index=i, num_cached_tokens=16)) for i in (1, 0)]
+    assert [text.num_cached_tokens for text in said if text is not None] == [0, 16]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"), [("length", ContextLengthError), ("request", RequestError), (None, OctavoError)]
+)
+def test_a_refusal_of_the_core_is_the_callers_fault(
+    tinystories: Tokenizer, refusal: str | None, kind: type[OctavoError]
+) -> None:
+    with pytest.raises(OctavoError, match="too much") as caught:
+        make(tinystories).process(delta(finish="error", error="too much", refusal=refusal))
+    assert type(caught.value) is kind

@@ -75,3 +75,21 @@ def test_prompt_logprobs_are_told_once() -> None:
     assert [chunk.prompt_logprobs for chunk in chunks] == [[], entries[2:]]
     (begun,) = request.resumed(new_ids())
     assert begun.sampling.prompt_logprobs is None, "all of them are known"
+
+
+def test_a_beam_search_starts_again_from_its_prompt() -> None:
+    request = live(n=2, beam_width=4)
+    assert request.resumed(new_ids()) == [request.request]
+    request.give_up(0)
+    assert request.resumed(new_ids()) == [request.request], "a search cannot be resumed by halves"
+    assert not request.receive(TokenDelta(7, 0, [40], "length")), "and what was given up is not passed on"
+    assert request.receive(TokenDelta(7, 1, [41, 42], "length", score=-0.5))
+    assert request.finished and request.resumed(new_ids()) == []
+
+
+def test_only_the_first_engine_says_how_much_of_the_prompt_was_cached() -> None:
+    request = live()
+    first, again = TokenDelta(7, 0, [40], num_cached_tokens=2), TokenDelta(7, 0, [41], num_cached_tokens=3)
+    request.receive(first)
+    request.receive(again)
+    assert (first.num_cached_tokens, again.num_cached_tokens) == (2, 0)

@@ -92,10 +92,53 @@ def test_chat_refuses_what_would_change_the_answer(name: str) -> None:
         assert chat(**{name: harmless}) == chat()
 
 
-def test_best_of_must_equal_n() -> None:
-    assert completion(best_of=2, n=2).n == 2
-    with pytest.raises(RequestError, match="best_of"):
-        completion(best_of=3, n=2)
+def test_best_of_draws_more_than_it_returns_but_not_in_a_stream() -> None:
+    for parse in (completion, chat):
+        params = parse(best_of=3, n=2)
+        assert (params.n, params.best_of) == (2, 3)
+        assert parse(best_of=2, n=2, stream=True).best_of == 2
+        for fields in (
+            {"best_of": 1, "n": 2},
+            {"best_of": 129},
+            {"best_of": 0},
+            {"best_of": 3, "n": 2, "stream": True},
+        ):
+            with pytest.raises(RequestError) as caught:
+                parse(**fields)
+            assert caught.value.param == "best_of"
+        assert reply_to(caught.value).code == "unsupported_parameter"
+
+
+def test_beams_are_asked_for_in_two_ways() -> None:
+    for parse in (completion, chat):
+        given = parse(beam_width=4, n=2, length_penalty=0.5, early_stopping="never")
+        assert (given.beam_width, given.n, given.length_penalty, given.early_stopping) == (4, 2, 0.5, "never")
+        old = parse(use_beam_search=True, n=3, early_stopping=True)
+        assert (old.beam_width, old.n, old.early_stopping) == (3, 3, True)
+        assert parse(use_beam_search=False, length_penalty=1, early_stopping=False) == parse()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"beam_width": 0}, "beam_width"),
+        ({"beam_width": 65}, "beam_width"),
+        ({"beam_width": 2, "n": 3}, "n"),
+        ({"beam_width": 2, "best_of": 2}, "best_of"),
+        ({"beam_width": 2, "stop": ["x"]}, "stop"),
+        ({"beam_width": 2, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"beam_width": 2, "echo": True, "logprobs": 1}, "echo"),
+        ({"beam_width": 2, "use_beam_search": False}, "use_beam_search"),
+        ({"beam_width": 2, "early_stopping": "soon"}, "early_stopping"),
+        ({"beam_width": 2, "length_penalty": 1e9}, "length_penalty"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+    ],
+)
+def test_what_does_not_go_with_beams_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        completion(**fields)
+    assert caught.value.param == param
 
 
 def test_unknown_fields_are_named_for_the_log() -> None:

@@ -54,7 +54,7 @@ class ChatCompletions:
         context.check_model(request.model)
         params = chat_params(request)
         token_ids = await render(context, request)
-        prompts = await prepare(context, [("messages", token_ids)], params, request.priority)
+        prompts = await prepare(context, [("messages", token_ids)], params, request)
         generation = Generation(context, prompts, params.n, arrival_s)
         reply = ChatReply(context, request, generation)
         if request.stream:
@@ -177,7 +177,7 @@ class ChatReply:
         async with aclosing(generation.deltas()) as deltas:
             async for index, delta in deltas:
                 logprobs = self._logprobs(delta.logprobs)
-                chunk = writer.chunk(index, delta.text, logprobs, delta.finish_reason, delta.stop_reason)
+                chunk = writer.chunk(index, delta, delta.text, logprobs)
                 if index not in started:
                     started.add(index)
                     chunk = writer.role(index, ANSWER_ROLE) + chunk
@@ -199,13 +199,14 @@ class ChatReply:
         return body
 
     def _whole_choice(self, answer: Answer) -> dict[str, Any]:
-        return {
+        choice = {
             "index": answer.index,
             "message": {"role": ANSWER_ROLE, "content": "".join(answer.text), "refusal": None},
             "logprobs": self._logprobs(answer.logprobs) if self._request.logprobs else None,
             "finish_reason": answer.finish_reason,
             "stop_reason": answer.stop_reason,
         }
+        return choice if answer.score is None else {**choice, "score": answer.score}
 
     def _logprobs(self, entries: list[TokenLogprobs] | None) -> dict[str, Any] | None:
         if not self._request.logprobs or not entries:

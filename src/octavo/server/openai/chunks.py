@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from octavo.engine.outputs import TextDelta
 from octavo.server.openai.generation import Generation
 from octavo.server.openai.protocol import GenerationRequest
 from octavo.server.sse import json_bytes
@@ -40,26 +41,23 @@ class ChunkWriter:
         choice = b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (index, delta)
         return self._head + choice + self._end()
 
-    def chunk(
-        self,
-        index: int,
-        text: str,
-        logprobs: dict[str, Any] | None,
-        finish_reason: str | None,
-        stop_reason: int | str | None,
-    ) -> bytes:
-        """One piece of a choice; empty bytes when there is nothing to say."""
-        if finish_reason is None and logprobs is None:
+    def chunk(self, index: int, delta: TextDelta, text: str, logprobs: dict[str, Any] | None) -> bytes:
+        """One piece of a choice; empty bytes when there is nothing to say.
+
+        `text` is the delta's with whatever the endpoint puts before it, `logprobs` its logprobs in the endpoint's form.
+        """
+        if delta.finish_reason is None and logprobs is None:
             return self._opening(index) + json_bytes(text) + self._closing + self._end() if text else b""
         if self._chat and not text and logprobs is None:
             opening = self._opening(index).removesuffix(b'"content":')
         else:
             opening = self._opening(index) + json_bytes(text)
-        rest = b'%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b}' % (
+        rest = b'%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b%b}' % (
             b"}" if self._chat else b"",
             json_bytes(logprobs),
-            json_bytes(finish_reason),
-            json_bytes(stop_reason),
+            json_bytes(delta.finish_reason),
+            json_bytes(delta.stop_reason),
+            b"" if delta.score is None else b',"score":' + json_bytes(delta.score),
         )
         return opening + rest + self._end()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
+from octavo.engine.outputs import TextDelta
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.body import read_json_object
@@ -94,9 +95,11 @@ async def prepare_prompts(context: ServerContext, request: CompletionRequest) ->
     named = split_prompts(request.prompt, context.http.max_prompts)
     params = completion_params(request)
     most = max(context.http.max_prompts, context.http.max_n)
-    if len(named) * params.n > most:
-        raise RequestError("n", params.n, f"at most {most // len(named)} with {len(named)} prompts")
-    return await prepare(context, named, params, request.priority)
+    sizes = {"n": params.n, "best_of": params.best_of or 0, "beam_width": params.beam_width or 0}
+    name = max(sizes, key=sizes.__getitem__)
+    if len(named) * sizes[name] > most:
+        raise RequestError(name, sizes[name], f"at most {most // len(named)} with {len(named)} prompts")
+    return await prepare(context, named, params, request)
 
 
 @dataclass
@@ -131,14 +134,14 @@ class CompletionReply:
         generation, request = self._generation, self._request
         writer = ChunkWriter(self._head, "text", request, generation)
         async with aclosing(generation.deltas()) as deltas:
-            held: list[tuple[int, Any]] = []
+            held: list[tuple[int, TextDelta]] = []
             async for choice, delta in deltas:
                 held.append((choice, delta))
                 if self._lacks_prompt_logprobs(choice):
                     continue
                 for index, piece in held:
                     text, logprobs = self._advance(index, piece.text, piece.token_ids, piece.logprobs)
-                    chunk = writer.chunk(index, text, logprobs, piece.finish_reason, piece.stop_reason)
+                    chunk = writer.chunk(index, piece, text, logprobs)
                     if chunk:
                         yield chunk
                 held.clear()
@@ -162,6 +165,8 @@ class CompletionReply:
             "finish_reason": answer.finish_reason,
             "stop_reason": answer.stop_reason,
         }
+        if answer.score is not None:
+            choice["score"] = answer.score
         prompt = self._generation.prompt_logprobs[answer.index // self._generation.n]
         if self._request.prompt_logprobs is not None and prompt is not None:
             choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, prompt)

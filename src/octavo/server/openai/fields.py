@@ -11,9 +11,6 @@ from typing import Any
 from octavo.server.openai.errors import UnsupportedFieldError
 
 _COMMON: dict[str, tuple[Any, ...]] = {
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1, 1.0),
-    "early_stopping": (None, False),
     "bad_words": (None, []),
     "allowed_token_ids": (None,),
     "guided_json": (None,),
@@ -50,7 +47,6 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "web_search_options": (None,),
     "verbosity": (None, "medium"),
-    "best_of": (None, 1),
     "echo": (None, False),
     "add_special_tokens": (None, False),
     "continue_final_message": (None, False),

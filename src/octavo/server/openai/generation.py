@@ -15,13 +15,17 @@ from octavo.server.context import ServerContext
 
 if TYPE_CHECKING:
     from octavo.engine.input_processor import Prepared
+    from octavo.server.openai.protocol import GenerationRequest
 
 LONG_PROMPT_CHARS = 4096
 """Longer texts are tokenized in a thread, so that other streams do not wait for them."""
 
 
 async def prepare(
-    context: ServerContext, prompts: list[tuple[str, str | list[int]]], params: SamplingParams, priority: int | None
+    context: ServerContext,
+    prompts: list[tuple[str, str | list[int]]],
+    params: SamplingParams,
+    request: GenerationRequest,
 ) -> list[Prepared]:
     """Validate and tokenize prompts, each with the name it has in errors.
 
@@ -32,7 +36,14 @@ async def prepare(
     def work() -> list[Prepared]:
         most = context.http.max_logprobs
         return [
-            context.engine.prepare(prompt, params, param=param, priority=priority or 0, max_logprobs=most)
+            context.engine.prepare(
+                prompt,
+                params,
+                param=param,
+                priority=request.priority or 0,
+                cache_salt=request.cache_salt,
+                max_logprobs=most,
+            )
             for param, prompt in prompts
         ]
 
@@ -51,6 +62,7 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    score: float | None = None
 
     def add(self, delta: TextDelta) -> None:
         self.text.append(delta.text)
@@ -58,6 +70,7 @@ class Answer:
         self.logprobs += delta.logprobs or ()
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.stop_reason = delta.stop_reason if delta.stop_reason is not None else self.stop_reason
+        self.score = delta.score
 
 
 class Generation:
@@ -71,6 +84,8 @@ class Generation:
         self.n = n
         self.num_prompt_tokens = sum(len(prompt.prompt_token_ids) for prompt in prompts)
         self.num_cached_tokens = 0
+        self.num_unchosen_tokens = 0
+        """Generated for `best_of` and not returned."""
         self.num_tokens = [0] * (len(prompts) * n)
         self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
         self._engine = context.engine
@@ -96,8 +111,8 @@ class Generation:
         return answers
 
     def usage(self, choices: slice = slice(None)) -> dict[str, Any]:
-        """The `usage` object: each prompt counted once, every generated token of every choice."""
-        completion = sum(self.num_tokens[choices])
+        """The `usage` object: each prompt counted once, every generated token, those of answers not chosen too."""
+        completion = sum(self.num_tokens[choices]) + self.num_unchosen_tokens
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": completion,
@@ -108,10 +123,10 @@ class Generation:
     def _note(self, which: int, choice: int, delta: TextDelta) -> None:
         self._meter.observe(choice, delta)
         self.num_tokens[choice] += len(delta.token_ids)
-        if delta.index == 0:
-            self.num_cached_tokens += delta.num_cached_tokens
-            if delta.prompt_logprobs is not None:
-                self.prompt_logprobs[which] = delta.prompt_logprobs
+        self.num_cached_tokens += delta.num_cached_tokens
+        self.num_unchosen_tokens += delta.num_unchosen_tokens
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs[which] = delta.prompt_logprobs
 
 
 class Meter:

@@ -7,11 +7,12 @@ by SamplingParams; here are the bounds that belong to the HTTP surface.
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from octavo.config import HTTPConfig
+from octavo.engine.input_processor import check_cache_salt
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams
 from octavo.server.openai.errors import UnsupportedFieldError
@@ -21,7 +22,6 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
-MAX_CACHE_SALT_CHARS = 256
 PRIORITY_LIMIT = 1 << 31
 
 TEMPLATE_KWARGS = frozenset(
@@ -69,11 +69,22 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
     metadata: dict[str, Any] | None = None
     cache_salt: str | None = None
-    """Accepted for the clients that send it. Nothing is shared between requests yet, so it separates nothing."""
+    """Cached KV is shared only among requests that bring the same salt."""
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    """vLLM's older way to ask for beams: as many as `n`."""
+    beam_width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
 
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def num_beams(self) -> int | None:
+        """The width of the search; None when the answer is sampled."""
+        return (self.n or 1) if self.beam_width is None and self.use_beam_search else self.beam_width
 
     @property
     def continuous_usage(self) -> bool:
@@ -86,7 +97,6 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     prompt: str | list[str | int | list[int]] | None = None
     echo: bool | None = None
     logprobs: int | None = None
-    best_of: int | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
@@ -111,13 +121,13 @@ def parse_completion(body: dict[str, Any], http: HTTPConfig) -> tuple[Completion
         RequestError: Naming the field.
     """
     request, unknown = _parse(body, CompletionRequest, REFUSED_COMPLETION, http)
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise UnsupportedFieldError("best_of", "best_of is not supported yet unless it equals n")
     check_top(request.logprobs, "logprobs", http)
     if request.max_tokens == 0 and not request.echo:
         raise RequestError("max_tokens", 0, "at least 1, or 0 together with echo")
     if request.prompt_logprobs is not None and request.stream:
         raise UnsupportedFieldError("prompt_logprobs", "prompt_logprobs is not supported in a stream; use echo")
+    if request.echo and request.logprobs is not None and request.num_beams is not None:
+        raise RequestError("echo", True, "false, or without logprobs, with beam_width")
     return request, unknown
 
 
@@ -162,6 +172,8 @@ def _named(message: str) -> RequestError:
 def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
     if request.n is not None and not 1 <= request.n <= http.max_n:
         raise RequestError("n", request.n, f"an integer from 1 to {http.max_n}")
+    _check_best_of(request, http)
+    _check_beams(request, http)
     check_top(request.prompt_logprobs, "prompt_logprobs", http)
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if len(stops) > MAX_STOP_STRINGS:
@@ -173,13 +185,33 @@ def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
             raise RequestError(name, message=f"{name}: holds more than {limit} entries")
     if request.priority is not None and abs(request.priority) >= PRIORITY_LIMIT:
         raise RequestError("priority", request.priority, "an integer above -2^31 and below 2^31")
-    salt = request.cache_salt
-    if salt is not None and not (0 < len(salt) <= MAX_CACHE_SALT_CHARS and salt.isprintable()):
-        raise RequestError(
-            "cache_salt", message=f"cache_salt: must be 1 to {MAX_CACHE_SALT_CHARS} printable characters"
-        )
+    check_cache_salt(request.cache_salt)
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", message="stream_options is allowed only when stream is true")
+
+
+def _check_best_of(request: GenerationRequest, http: HTTPConfig) -> None:
+    drawn, returned = request.best_of, request.n or 1
+    if drawn is None:
+        return
+    if not returned <= drawn <= http.max_n:
+        raise RequestError("best_of", drawn, f"an integer from n ({returned}) to {http.max_n}")
+    if request.stream and drawn > returned:
+        message = "best_of above n is not supported in a stream: which answers are best is known at their end"
+        raise UnsupportedFieldError("best_of", message)
+
+
+def _check_beams(request: GenerationRequest, http: HTTPConfig) -> None:
+    if request.beam_width is not None and request.use_beam_search is False:
+        raise RequestError("use_beam_search", False, "true or left out with beam_width")
+    width = request.num_beams
+    if width is None:
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            value = getattr(request, name)
+            if value is not None and value != neutral:
+                raise RequestError(name, value, "left out without beam_width")
+    elif not 1 <= width <= http.max_beam_width:
+        raise RequestError("beam_width", width, f"an integer from 1 to {http.max_beam_width}")
 
 
 def check_top(count: int | None, name: str, http: HTTPConfig) -> None:
@@ -213,6 +245,9 @@ def _check_template_kwargs(kwargs: dict[str, Any]) -> None:
 
 _AS_THEY_ARE = (
     "n",
+    "best_of",
+    "length_penalty",
+    "early_stopping",
     "temperature",
     "top_p",
     "top_k",
@@ -241,7 +276,7 @@ def sampling_params(request: GenerationRequest, **own: Any) -> SamplingParams:
         given["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.logit_bias:
         given["logit_bias"] = {_token_id(key): bias for key, bias in request.logit_bias.items()}
-    return SamplingParams(**{**given, **own})
+    return SamplingParams(**{**given, "beam_width": request.num_beams, **own})
 
 
 def _token_id(key: str) -> int:
