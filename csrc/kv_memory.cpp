@@ -110,16 +110,27 @@ void KVMemory::erase_blocks(const std::vector<int64_t>& blocks) {
     for (int64_t index : blocks) std::memset(pool_.base + size_t(index) * pool_.block_bytes, 0, pool_.block_bytes);
 }
 
-void KVMemory::import_block(int64_t index, const void* data, size_t size) {
-    check_block(index);
+void KVMemory::check_size(size_t size) const {
     if (size != pool_.block_bytes)
         throw std::invalid_argument("data of " + std::to_string(size) + " bytes: must be " +
                                     std::to_string(pool_.block_bytes) + " bytes, the size of a block");
+}
+
+void KVMemory::export_to(int64_t index, void* data, size_t size) const {
+    check_size(size);
+    std::memcpy(data, block(index), size);
+}
+
+void KVMemory::import_block(int64_t index, const void* data, size_t size) {
+    check_block(index);
+    check_size(size);
     std::memcpy(pool_.base + size_t(index) * pool_.block_bytes, data, size);
 }
 
 void bind_kv_memory(nb::module_& m) {
     using Tables = nb::ndarray<nb::numpy, int32_t, nb::ndim<3>, nb::c_contig>;
+    using Slot = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig>;
+    using ReadOnlySlot = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_contig>;
     using Release = nb::call_guard<nb::gil_scoped_release>;
     // dynamic_attr: the back end adds `shape`, the KVShape it was made from.
     nb::class_<KVMemory>(m, "KVMemory", nb::dynamic_attr(),
@@ -148,7 +159,21 @@ void bind_kv_memory(nb::module_& m) {
             "import_block",
             [](KVMemory& self, int64_t index, nb::bytes data) { self.import_block(index, data.data(), data.size()); },
             nb::arg("block"), nb::arg("data"),
-            "Restore what export_block of the same shape gave. Raises ValueError on another length.");
+            "Restore what export_block of the same shape gave. Raises ValueError on another length.")
+        .def(
+            "swap_out",
+            [](const KVMemory& self, int64_t index, const Slot& slot) {
+                self.export_to(index, slot.data(), slot.nbytes());
+            },
+            nb::arg("block"), nb::arg("slot"), Release(),
+            "Copy a block's bytes into slot, a writable uint8 array. Raises ValueError on another length.")
+        .def(
+            "swap_in",
+            [](KVMemory& self, const ReadOnlySlot& slot, int64_t index) {
+                self.import_block(index, slot.data(), slot.nbytes());
+            },
+            nb::arg("slot"), nb::arg("block"), Release(),
+            "Copy back what swap_out of the same shape gave. Raises ValueError on another length.");
 }
 
 }  // namespace octavo

@@ -27,10 +27,13 @@ class KVMemory {
     void copy_blocks(const std::vector<std::pair<int64_t, int64_t>>& pairs);
     void erase_blocks(const std::vector<int64_t>& blocks);
     const uint8_t* block(int64_t index) const;  // throws std::out_of_range
+    // Throw std::out_of_range, and std::invalid_argument on another size than a block's.
+    void export_to(int64_t index, void* data, size_t size) const;
     void import_block(int64_t index, const void* data, size_t size);
 
   private:
     void check_block(int64_t index) const;
+    void check_size(size_t size) const;
 
     std::vector<int32_t> layer_group_;
     std::vector<int32_t> layer_slot_;

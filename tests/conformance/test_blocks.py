@@ -116,3 +116,65 @@ def test_an_import_of_another_length_is_refused(attending: Attending) -> None:
     for wrong in (b"", bytes(size - 1), bytes(size + 1)):
         with pytest.raises(ValueError, match=str(size)):
             attending.kv.import_block(1, wrong)
+
+
+def test_a_swap_moves_the_bytes_that_an_export_gives(attending: Attending) -> None:
+    attending.compute()
+    kv, block = attending.kv, attending.blocks()[0]
+    memory = np.full(3 * kv.shape.bytes_per_block, 0xAB, np.uint8)
+    slot = memory.reshape(3, -1)[1]
+    kv.swap_out(block, slot)
+    assert slot.tobytes() == kv.export_block(block)
+    assert any(slot)
+    assert (memory.reshape(3, -1)[[0, 2]] == 0xAB).all(), "written beside the slot"
+    free = unused(attending)[:2]
+    kv.swap_in(slot, free[0])
+    assert kv.export_block(free[0]) == slot.tobytes()
+    assert kv.export_block(free[1]) == b"\xff" * kv.shape.bytes_per_block  # as `scatter_blocks` left it
+
+
+def test_a_swap_copies(attending: Attending) -> None:
+    """Neither side sees what later happens to the other."""
+    attending.compute()
+    kv, (first, second) = attending.kv, attending.blocks()[:2]
+    slot = np.empty(kv.shape.bytes_per_block, np.uint8)
+    kv.swap_out(first, slot)
+    was = slot.tobytes()
+    kv.erase_blocks([first])
+    assert slot.tobytes() == was
+    kv.swap_in(slot, second)
+    slot[:] = 0
+    assert kv.export_block(second) == was
+
+
+def test_swapped_blocks_serve_elsewhere(attending: Attending) -> None:
+    attending.compute()
+    expected = attending.last()
+    moved = dict(zip(attending.blocks(), unused(attending), strict=False))
+    slots = np.empty((len(moved), attending.kv.shape.bytes_per_block), np.uint8)
+    for slot, block in zip(slots, moved, strict=True):
+        attending.kv.swap_out(block, slot)
+    attending.kv.erase_blocks(list(moved))
+    for slot, block in zip(slots, moved.values(), strict=True):
+        attending.kv.swap_in(slot, block)
+    attending.move_to(moved)
+    assert np.array_equal(attending.last(), expected)
+
+
+def test_a_swap_of_another_length_is_refused(attending: Attending) -> None:
+    kv, size = attending.kv, attending.kv.shape.bytes_per_block
+    before = kv.export_block(1)
+    for wrong in (0, size - 1, size + 1):
+        with pytest.raises(ValueError, match=str(size)):
+            kv.swap_out(1, np.zeros(wrong, np.uint8))
+        with pytest.raises(ValueError, match=str(size)):
+            kv.swap_in(np.zeros(wrong, np.uint8), 1)
+    assert kv.export_block(1) == before
+
+
+def test_a_swap_of_a_block_that_is_not_there_is_refused(attending: Attending) -> None:
+    slot = np.zeros(attending.kv.shape.bytes_per_block, np.uint8)
+    with pytest.raises(IndexError):
+        attending.kv.swap_out(attending.kv.shape.num_blocks, slot)
+    with pytest.raises(IndexError):
+        attending.kv.swap_in(slot, attending.kv.shape.num_blocks)

@@ -87,10 +87,11 @@ class KVMemory(Protocol):
         """Restore bytes that `export_block` of the same shape gave. Raises ValueError on another length."""
 
     def swap_out(self, block: int, slot: Array) -> None:
-        """Copy a block's bytes into `slot`, a writable uint8 array of `bytes_per_block`."""
+        """Copy a block's bytes into `slot`, a writable uint8 array of `bytes_per_block`: the bytes of `export_block`.
+        Raises ValueError on another length."""
 
     def swap_in(self, slot: Array, block: int) -> None:
-        """Copy back what `swap_out` of the same shape gave."""
+        """Copy back what `swap_out` of the same shape gave. Raises ValueError on another length."""
 
 
 class StepBatch(msgspec.Struct, kw_only=True):

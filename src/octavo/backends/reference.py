@@ -57,6 +57,14 @@ class ReferenceKVMemory:
             raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {len(data)}")
         self.blocks[block] = np.frombuffer(data, self.blocks.dtype).reshape(self.blocks.shape[1:])
 
+    def swap_out(self, block: int, slot: Array) -> None:
+        if slot.nbytes != self.shape.bytes_per_block:
+            raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {slot.nbytes}")
+        slot[:] = np.frombuffer(self.export_block(block), np.uint8)
+
+    def swap_in(self, slot: Array, block: int) -> None:
+        self.import_block(block, slot.tobytes())
+
     def store(self, layer: int, row: int, position: int, key: Array, value: Array) -> None:
         """One token's key and value, `[num_kv_heads, head_dim]`."""
         table = self.block_tables[self.shape.layer_groups[layer], row]
@@ -210,11 +218,11 @@ def _sample_row(row: Array, batch: SampleBatch, i: int, most: int) -> tuple[int,
     top_ids, top_logprobs = np.full(most, -1), np.full(most, -np.inf)
     if np.isnan(row).any():
         return -1, -np.inf, 0, top_ids, top_logprobs
-    adjusted = _adjusted(row, batch, i)
-    if not np.isfinite(adjusted.max()):
+    processed = adjusted(row, batch, i)
+    if not np.isfinite(processed.max()):
         return -1, -np.inf, 0, top_ids, top_logprobs
     greedy = batch.temperature[i] <= GREEDY_TEMPERATURE
-    token = int(adjusted.argmax()) if greedy else _draw(adjusted, batch, i)
+    token = int(processed.argmax()) if greedy else _draw(processed, batch, i)
     peak = row.max()
     logprobs = row - (peak + np.log(np.exp(row - peak).sum()))
     k = min(int(batch.num_logprobs[i]), len(row))
@@ -224,8 +232,8 @@ def _sample_row(row: Array, batch: SampleBatch, i: int, most: int) -> tuple[int,
     return token, logprobs[token], 1 + int((row > row[token]).sum()), top_ids, top_logprobs
 
 
-def _adjusted(row: Array, batch: SampleBatch, i: int) -> Array:
-    """Penalties, bias, bans."""
+def adjusted(row: Array, batch: SampleBatch, i: int) -> Array:
+    """Row `i`'s scores after penalties, bias and bans; `row` is unchanged."""
     x = row.copy()
     history = batch.history[batch.history_start[i] : batch.history_start[i + 1]]
     seen = np.unique(history)

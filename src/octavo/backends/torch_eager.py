@@ -67,6 +67,14 @@ class TorchKVMemory:
         read = torch.frombuffer(bytearray(data), dtype=self.blocks.dtype)
         self.blocks[block] = read.view(self.blocks.shape[1:])
 
+    def swap_out(self, block: int, slot: Array) -> None:
+        if slot.nbytes != self.shape.bytes_per_block:
+            raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {slot.nbytes}")
+        torch.from_numpy(slot).copy_(self.blocks[block].view(torch.uint8).flatten())
+
+    def swap_in(self, slot: Array, block: int) -> None:
+        self.import_block(block, slot.tobytes())
+
     def places(self, layer: int, rows: Array, positions: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Block and offset of each (row, position)."""
         size = self.shape.block_size

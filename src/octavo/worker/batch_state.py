@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.protocol import Float32Array, Int32Array
-from octavo.core.step import RowSetup
+from octavo.core.step import RowFork, RowSetup
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -46,6 +48,10 @@ class BatchState:
         """Rows with a logit bias: token ids and what is added."""
         self.stop_ids: dict[int, Int32Array] = {}
         """Rows with `min_tokens`: the tokens that may not be chosen before."""
+        self.num_candidates: dict[int, int] = {}
+        """Rows of beams: how many of the likeliest tokens they report instead of having one chosen."""
+        self._arrays = [a for a in vars(self).values() if isinstance(a, np.ndarray) and a is not self.tokens]
+        self._wishes: list[dict[int, Any]] = [d for d in vars(self).values() if isinstance(d, dict)]
 
     def set_up(self, setup: RowSetup) -> None:
         """Take a newly admitted row. Whatever the row held before is gone."""
@@ -77,11 +83,34 @@ class BatchState:
             eos = () if params.ignore_eos else setup.eos_token_ids
             self.min_tokens[row] = params.min_tokens
             self.stop_ids[row] = np.array([*eos, *params.stop_token_ids], np.int32)
+        if setup.num_candidates > 0:
+            self.num_candidates[row] = max(setup.num_candidates, params.logprobs or 0)
+
+    def fork(self, fork: RowFork) -> None:
+        """Make a row the twin of another, but for its index. Whatever the row held before is gone.
+
+        Raises:
+            ValueError: If the source holds no sequence.
+        """
+        source, row, length = fork.source_row, fork.row, int(self.num_tokens[fork.source_row])
+        if length == 0:
+            raise ValueError(f"row {row} is forked from row {source}, which holds no sequence")
+        self.tokens[row, :length] = self.tokens[source, :length]
+        for array in self._arrays:
+            array[row] = array[source]
+        for wishes in self._wishes:
+            wishes.pop(row, None)
+            if source in wishes:
+                wishes[row] = wishes[source]  # never changed in place, so twins may share it
+        self.sequence_index[row] = fork.sequence_index
+        if fork.sequence_index != 0:
+            self.num_prompt_logprobs[row] = -1
 
     def release(self, row: int) -> None:
         """Forget a row's wishes, so that nothing of it reaches the next one."""
-        self.bias.pop(row, None)
-        self.stop_ids.pop(row, None)
+        for wishes in self._wishes:
+            wishes.pop(row, None)
+        self.num_tokens[row] = 0
         self.num_logprobs[row] = -1
         self.num_prompt_logprobs[row] = -1
         self.min_tokens[row] = 0

@@ -2,65 +2,114 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from octavo.backends.protocol import Array, Backend, Int32Array, KVMemory, Program, StepBatch
 from octavo.core.step import PromptLogprobs, StepPlan, StepResult
+from octavo.messages import TokenLogprobs
 from octavo.worker.batch_state import BatchState
+from octavo.worker.beam_candidates import beam_candidates
 from octavo.worker.sampler import logprobs_of, sample_batch, token_logprobs
+from octavo.worker.swapper import Swapper
+from octavo.worker.tier_store import HostTier, TierStore
 
 NOT_FINITE = "the model's scores for this sequence are not finite numbers"
 
 
 class ModelRunner:
-    """One program over one KV memory, and the state of its rows. Plans are executed in the order they come."""
+    """One program over one KV memory, and the state of its rows. Plans are executed in the order they come.
 
-    def __init__(self, backend: Backend, program: Program, kv: KVMemory, state: BatchState) -> None:
+    Without a `host_tier` there is nothing to swap to, and a plan that swaps is refused.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        program: Program,
+        kv: KVMemory,
+        state: BatchState,
+        host_tier: TierStore[int] | None = None,
+    ) -> None:
         self._backend = backend
         self._program = program
         self._kv = kv
         self._state = state
+        self._swapper = Swapper(kv, HostTier(0, kv.shape.bytes_per_block) if host_tier is None else host_tier)
         self._batch_index: Int32Array = np.zeros(len(state.num_tokens), np.int32)
         """Place of a row in the current batch; only entries of the batch's own rows are read."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Do everything `core.step` lists, in its order."""
-        self._prepare(plan)
-        if not plan.rows:
-            return StepResult(plan.step_id, [])
-        rows = np.array(plan.rows, np.int32)
-        counts = np.array(plan.num_new_tokens, np.int32)
-        sampled = np.array(plan.sample_rows, np.int32)
-        batch, prompt_tokens = self._step_batch(rows, counts, sampled)
-        logits = self._program.run(batch)
-        self._state.num_computed[rows] += counts
-        prompt_logprobs = None
-        if prompt_tokens is not None:
-            prompt_logprobs = self._prompt_logprobs(batch, logits, prompt_tokens)
-            last = batch.query_start_loc[self._batch_index[sampled] + 1] - 1
-            logits = logits[np.searchsorted(batch.logits_tokens, last)]
-        return self._sample(plan, logits, sampled, prompt_logprobs)
+        self._change_rows(plan)
+        swap = self._move_blocks(plan)
+        result = self._compute(plan) if plan.rows else StepResult(plan.step_id, [])
+        if swap is not None:
+            result.failed_swap_out, result.failed_swap_in, result.swap_s = swap
+        return result
 
-    def _prepare(self, plan: StepPlan) -> None:
-        state, kv = self._state, self._kv
+    def _change_rows(self, plan: StepPlan) -> None:
+        state, tables = self._state, self._kv.block_tables
         for row in plan.released_rows:
             state.release(row)
         for setup in plan.setups:
             state.set_up(setup)
+        for fork in plan.forks:
+            state.fork(fork)
+            tables[:, fork.row] = tables[:, fork.source_row]
+        for row, token in plan.row_tokens:
+            state.append(np.array([row], np.int32), np.array([token], np.int32))
         if plan.table_growth:
             group, row, column, block = np.array(plan.table_growth, np.int32).T
-            kv.block_tables[group, row, column] = block
-        if plan.swap_out or plan.swap_in:
-            raise ValueError("the plan swaps blocks, but this worker has no tier to swap to")
+            tables[group, row, column] = block
+
+    def _move_blocks(self, plan: StepPlan) -> tuple[list[int], list[int], float] | None:
+        """Returns slots and blocks whose swap failed and the seconds that swapping took; None without swaps."""
+        swapper, kv = self._swapper, self._kv
+        swaps = bool(plan.swap_out or plan.swap_in)
+        if plan.discards:
+            swapper.discard(plan.discards)
+        started = time.perf_counter()
+        failed_out = swapper.swap_out(plan.swap_out) if plan.swap_out else []
+        swap_s = time.perf_counter() - started
         if plan.erases:
             kv.erase_blocks(plan.erases)
         if plan.copies:
             kv.copy_blocks(plan.copies)
+        if not swaps:
+            return None
+        started = time.perf_counter()
+        failed_in = swapper.swap_in(plan.swap_in)
+        return failed_out, failed_in, swap_s + time.perf_counter() - started
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter()
+        rows = np.array(plan.rows, np.int32)
+        counts = np.array(plan.num_new_tokens, np.int32)
+        sampled = np.array(plan.sample_rows, np.int32)
+        sources = np.array(plan.sample_sources, np.int32) if plan.sample_sources else sampled
+        batch, last, prompt_tokens = self._step_batch(rows, counts, sources, shared=sources is not sampled)
+        logits = self._program.run(batch)
+        self._state.num_computed[rows] += counts
+        if plan.sample_sources:
+            self._state.num_computed[sampled] = self._state.num_computed[sources]
+        prompt_logprobs = None
+        if prompt_tokens is not None:
+            prompt_logprobs = self._prompt_logprobs(batch, logits, prompt_tokens)
+        if batch.logits_tokens is not last:
+            logits = logits[np.searchsorted(batch.logits_tokens, last)]
+        result = self._sample(plan, logits, sampled, prompt_logprobs)
+        result.forward_s = time.perf_counter() - started
+        return result
 
     def _step_batch(
-        self, rows: Int32Array, counts: Int32Array, sampled: Int32Array
-    ) -> tuple[StepBatch, Int32Array | None]:
-        """The step's arrays, and the tokens whose logits are wanted for the sake of prompt logprobs, if any."""
+        self, rows: Int32Array, counts: Int32Array, sources: Int32Array, *, shared: bool
+    ) -> tuple[StepBatch, Int32Array, Int32Array | None]:
+        """The step's arrays, each source's last token, and the tokens wanted for prompt logprobs, if any.
+
+        `logits_tokens` is the very array of last tokens unless more is wanted or, as `shared` says, one may come twice.
+        """
         state = self._state
         starts = state.num_computed[rows]
         query_start_loc = np.zeros(len(rows) + 1, np.int32)
@@ -72,22 +121,23 @@ class ModelRunner:
             token_rows = np.repeat(rows, counts)
             offsets = np.repeat(starts - query_start_loc[:-1], counts)
             positions = np.arange(query_start_loc[-1], dtype=np.int32) + offsets
-        last = query_start_loc[self._batch_index[sampled] + 1] - 1
+        last = query_start_loc[self._batch_index[sources] + 1] - 1
+        logits_tokens = np.unique(last) if shared else last
         prompt_tokens = None
         if (state.num_prompt_logprobs[rows] >= 0).any():
             wanted = (state.num_prompt_logprobs[token_rows] >= 0) & (positions + 1 < state.num_prompt[token_rows])
             if wanted.any():
                 prompt_tokens = np.flatnonzero(wanted).astype(np.int32)
-                last = np.union1d(last, prompt_tokens).astype(np.int32)
+                logits_tokens = np.union1d(last, prompt_tokens).astype(np.int32)
         batch = StepBatch(
             token_ids=state.tokens[token_rows, positions],
             positions=positions,
             batch_rows=rows,
             query_start_loc=query_start_loc,
             seq_lens=starts + counts,
-            logits_tokens=last,
+            logits_tokens=logits_tokens,
         )
-        return batch, prompt_tokens
+        return batch, last, prompt_tokens
 
     def _prompt_logprobs(self, batch: StepBatch, logits: Array, tokens: Int32Array) -> list[PromptLogprobs]:
         """The logits at position p score the prompt's token p + 1."""
@@ -108,19 +158,42 @@ class ModelRunner:
     ) -> StepResult:
         if not len(rows):
             return StepResult(plan.step_id, [], prompt_logprobs=prompt_logprobs)
-        batch = sample_batch(self._state, rows)
-        output = self._backend.sample(logits, batch)
-        tokens = output.token_ids
-        bad = tokens < 0
-        errors = None
-        if bad.any():
-            errors = [(row, NOT_FINITE) for row in rows[bad].tolist()]
-            rows, tokens = rows[~bad], tokens[~bad]
-        self._state.append(rows, tokens)
+        beams = self._state.num_candidates
+        choose = self._choose if not beams or beams.keys().isdisjoint(plan.sample_rows) else self._choose_beside_beams
+        tokens, logprobs = choose(logits, rows)
+        errors = [(row, NOT_FINITE) for row, token in zip(plan.sample_rows, tokens, strict=True) if token < 0]
         return StepResult(
             plan.step_id,
-            output.token_ids.tolist(),
-            logprobs=token_logprobs(output, batch.num_logprobs),
+            tokens,
+            logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            row_errors=errors,
+            row_errors=errors or None,
         )
+
+    def _choose(self, logits: Array, rows: Int32Array) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+        """Choose and append a token for each row; -1 where that failed."""
+        batch = sample_batch(self._state, rows)
+        output = self._backend.sample(logits, batch)
+        tokens, good = output.token_ids, output.token_ids >= 0
+        self._state.append(rows[good], tokens[good])
+        return tokens.tolist(), token_logprobs(output, batch.num_logprobs)
+
+    def _choose_beside_beams(
+        self, logits: Array, rows: Int32Array
+    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+        """As `_choose`; for a beam the likeliest token and its candidates, and nothing is appended."""
+        counts = [self._state.num_candidates.get(row, 0) for row in rows.tolist()]
+        is_beam = np.array(counts) > 0
+        tokens: Int32Array = np.full(len(rows), -1, np.int32)
+        logprobs: list[TokenLogprobs | None] = [None] * len(rows)
+        if not is_beam.all():
+            others = np.flatnonzero(~is_beam).tolist()
+            tokens[others], found = self._choose(logits[others], rows[others])
+            for i, entry in zip(others, found or [], strict=False):
+                logprobs[i] = entry
+        beams = np.flatnonzero(is_beam).tolist()
+        batch = sample_batch(self._state, rows[beams])
+        for i, entry in zip(beams, beam_candidates(logits[beams], batch, [counts[i] for i in beams]), strict=True):
+            logprobs[i] = entry
+            tokens[i] = -1 if entry is None else entry.token_id
+        return tokens.tolist(), logprobs

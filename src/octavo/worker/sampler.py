@@ -97,11 +97,16 @@ def logprobs_of(logits: Iterable[Array], tokens: Sequence[int], k: int) -> list[
 def _logprobs_of_row(row: Array, token: int, k: int) -> TokenLogprobs:
     peak = row.max()
     logprobs = row - (peak + np.log(np.exp(row - peak).sum()))
-    k = min(k, len(row))
-    top: list[int] = []
-    if k > 0:
-        kth = np.partition(row, -k)[-k]
-        candidates = np.flatnonzero(row >= kth)  # all ties of the last place, in order of id
-        top = candidates[np.argsort(-row[candidates], kind="stable")][:k].tolist()
+    top = top_ids(row, min(k, len(row)))
     rank = 1 + int((row > row[token]).sum())
     return TokenLogprobs(token, float(logprobs[token]), rank, [(i, float(logprobs[i])) for i in top])
+
+
+def top_ids(row: Array, k: int) -> list[int]:
+    """The ids of the `k` largest of a row's scores, largest first, lower ids first among equals."""
+    if k <= 0:
+        return []
+    kth = np.partition(row, -k)[-k]
+    candidates = np.flatnonzero(row >= kth)  # all ties of the last place, in order of id
+    best: list[int] = candidates[np.argsort(-row[candidates], kind="stable")][:k].tolist()
+    return best

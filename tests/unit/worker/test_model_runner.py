@@ -1,4 +1,4 @@
-"""ModelRunner on the reference back end: what a plan does, and in which order."""
+"""ModelRunner: rows that come, are computed, sampled and go."""
 
 from __future__ import annotations
 
@@ -7,89 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.reference import ReferenceBackend
-from octavo.core.step import RowSetup, StepPlan
 from octavo.messages import SamplingParams
-from octavo.worker.batch_state import BatchState
-from octavo.worker.model_runner import NOT_FINITE, ModelRunner
-from support.paged_steps import kv_shape
-
-VOCAB = 20
-GREEDY = SamplingParams(temperature=0.0, max_tokens=9)
-
-
-class NotedKV:
-    """The reference KV memory, with a note of what is done to it."""
-
-    def __init__(self, kv: Any, notes: list[Any]) -> None:
-        self._kv = kv
-        self._notes = notes
-
-    def erase_blocks(self, blocks: Any) -> None:
-        self._notes.append(("erase", list(blocks), self.block_tables[0, 0, :2].tolist()))
-        self._kv.erase_blocks(blocks)
-
-    def copy_blocks(self, pairs: Any) -> None:
-        self._notes.append(("copy", list(pairs)))
-        self._kv.copy_blocks(pairs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kv, name)
-
-
-class Worker:
-    """A runner over one attention layer on embeddings, whose logits depend on the whole sequence."""
-
-    def __init__(self, table: Any = None) -> None:
-        self.backend = ReferenceBackend("float32")
-        self.notes: list[Any] = []
-        self.kv = NotedKV(self.backend.allocate_kv(kv_shape(block_size=4, max_tokens=64)), self.notes)
-        x = np.random.default_rng(1).standard_normal((VOCAB, 16)).astype(np.float32) if table is None else table
-        weight = self.backend.matrix([x])
-        head = self.backend.matrix([np.random.default_rng(2).standard_normal((VOCAB, 16)).astype(np.float32)])
-
-        def build(ops: Any) -> Any:
-            self.notes.append(("forward",))
-            embedded = ops.embedding(weight)
-            ops.write_kv(0, embedded, embedded)
-            attended = ops.paged_attention(0, embedded, scale=0.5)
-            return ops.linear(ops.select(ops.add(attended, embedded)), head)
-
-        self.state = BatchState(4, 64)
-        program = self.backend.compile(build, self.kv, 64)
-        self.runner = ModelRunner(self.backend, program, self.kv, self.state)
-        self.num_steps = 0
-
-    def run(self, rows: dict[int, int], sampled: list[int], **more: Any) -> Any:
-        """One plan: new tokens per row."""
-        self.num_steps += 1
-        plan = StepPlan(self.num_steps, list(rows), list(rows.values()), sampled, [], [], [])
-        for name, value in more.items():
-            setattr(plan, name, value)
-        return self.runner.execute(plan)
-
-
-def admit(row: int, tokens: list[int], sampling: SamplingParams = GREEDY, num_prompt: int | None = None) -> RowSetup:
-    return RowSetup(row, tokens, num_prompt or len(tokens), 0, sampling, seed=row, sequence_index=0)
-
-
-def blocks_of(row: int, count: int = 8) -> list[tuple[int, int, int, int]]:
-    return [(0, row, column, 1 + row * 16 + column) for column in range(count)]
-
-
-def test_a_plan_is_performed_in_the_order_of_the_contract() -> None:
-    worker = Worker()
-    result = worker.run(
-        {0: 3},
-        [0],
-        setups=[admit(0, [1, 2, 3])],
-        table_growth=[(0, 0, 0, 5), (0, 0, 1, 6)],
-        erases=[5, 6],
-        copies=[(7, 8)],
-    )
-    # The table is written before the blocks are erased, these before copies, and the forward pass comes last.
-    assert worker.notes == [("erase", [5, 6], [5, 6]), ("copy", [(7, 8)]), ("forward",)]
-    assert len(result.token_ids) == 1
+from octavo.worker.model_runner import NOT_FINITE
+from support.small_worker import VOCAB, Worker, admit, blocks_of
 
 
 def test_a_row_released_and_taken_in_one_plan_is_the_new_ones() -> None:
@@ -191,8 +111,3 @@ def test_a_prompt_recomputed_with_its_answer_scores_the_prompt_only() -> None:
     result = Worker().run({0: 5}, [0], setups=[admit(0, [1, 2, 3, 4, 5], asked, 3)], table_growth=blocks_of(0))
     (entry,) = result.prompt_logprobs
     assert (entry.start, [p.token_id for p in entry.positions]) == (1, [2, 3])
-
-
-def test_swaps_are_refused_where_there_is_no_tier() -> None:
-    with pytest.raises(ValueError, match="no tier"):
-        Worker().run({}, [], swap_out=[(1, 0)])
