@@ -51,6 +51,7 @@ class _Watching:
         self._seen = seen
         self.kv_spec = executor.kv_spec
         self.num_blocks = executor.num_blocks
+        self.num_host_blocks = executor.num_host_blocks
 
     def submit(self, plan: StepPlan) -> StepHandle:
         seen = self._seen

@@ -39,9 +39,12 @@ class Handle:
 class ScriptedExecutor:
     """Samples `token` for every row, or whatever `answer(plan)` says."""
 
-    def __init__(self, kv_spec: KVSpec | None = None, num_blocks: int = 65, token: int = 5) -> None:
+    def __init__(
+        self, kv_spec: KVSpec | None = None, num_blocks: int = 65, token: int = 5, num_host_blocks: int = 0
+    ) -> None:
         self.kv_spec = kv_spec or spec()
         self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
         self.plans: list[StepPlan] = []
         self.answer: Callable[[StepPlan], StepResult] = lambda plan: StepResult(
             plan.step_id, [token] * len(plan.sample_rows)
@@ -55,9 +58,9 @@ class ScriptedExecutor:
         pass
 
 
-def engine(executor: ScriptedExecutor | None = None, depth: int = 1, **limits: int) -> EngineCore:
-    defaults = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
-    return EngineCore(executor or ScriptedExecutor(), **{**defaults, **limits}, depth=depth)
+def engine(executor: ScriptedExecutor | None = None, depth: int = 1, **settings: Any) -> EngineCore:
+    defaults: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
+    return EngineCore(executor or ScriptedExecutor(), **{**defaults, **settings}, depth=depth)
 
 
 def drain(core: EngineCore, limit: int = 500) -> list[TokenDelta]:

@@ -51,6 +51,7 @@ class RepeatingExecutor:
         group = KVGroup(layers=(0,))
         self.kv_spec = KVSpec(groups=(group,), block_size=BLOCK_SIZE, bytes_per_block=BLOCK_SIZE)
         self.num_blocks = NUM_BLOCKS
+        self.num_host_blocks = 0
         self.info = EngineInfo(
             model="repeating",
             max_model_len=MAX_MODEL_LEN,
@@ -83,6 +84,9 @@ class RepeatingExecutor:
             prompt = setup.token_ids[: setup.num_prompt_tokens]
             script = prompt[1:] if prompt[:1] == [self._bos_id] else prompt
             self._rows[setup.row] = _Row(setup, script, len(setup.token_ids) - setup.num_prompt_tokens)
+        for fork in plan.forks:
+            twin = self._rows[fork.source_row]
+            self._rows[fork.row] = _Row(twin.setup, twin.script, twin.num_generated)
         rows = [self._rows[row] for row in plan.sample_rows]
         token_ids = [row.next_token(row.script[-1]) for row in rows]
         logprobs: list[TokenLogprobs | None] | None = None

@@ -11,6 +11,8 @@ import time
 import zlib
 from concurrent.futures import Future
 
+import msgspec
+
 from octavo.config import EngineConfig
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.core.step import PromptLogprobs, RowSetup, StepPlan, StepResult
@@ -53,7 +55,7 @@ class ScriptedExecutor:
     step_s = 0.0
 
     def __init__(self, config: EngineConfig) -> None:
-        block_size = config.cache.block_size
+        block_size = config.cache.block_size or 16
         self.num_blocks = config.cache.num_blocks or 256
         self.num_host_blocks = 0
         self.kv_spec = KVSpec(groups=(KVGroup(layers=(0,)),), block_size=block_size, bytes_per_block=block_size)
@@ -75,11 +77,16 @@ class ScriptedExecutor:
             del self._rows[row]
         for setup in plan.setups:
             self._rows[setup.row] = _Row(setup)
+        for fork in plan.forks:
+            setup = msgspec.structs.replace(self._rows[fork.source_row].setup, sequence_index=fork.sequence_index)
+            self._rows[fork.row] = _Row(setup)
         prompt_logprobs = [
             chunk
             for row, count in zip(plan.rows, plan.num_new_tokens, strict=True)
             if (chunk := self._compute(row, count)) is not None
         ]
+        for row, source in zip(plan.sample_rows, plan.sample_sources, strict=False):
+            self._rows[row].num_computed = self._rows[source].num_computed
         token_ids = [self._sample(row) for row in plan.sample_rows]
         wanted = [self._rows[row].setup.sampling.logprobs for row in plan.sample_rows]
         logprobs = [

@@ -15,6 +15,7 @@ class SlowLocalExecutor:
 
     def __init__(self, inner: LocalExecutor) -> None:
         self.kv_spec, self.num_blocks, self.info = inner.kv_spec, inner.num_blocks, inner.info
+        self.num_host_blocks = inner.num_host_blocks
         self._inner = inner
 
     @classmethod

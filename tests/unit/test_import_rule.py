@@ -56,7 +56,7 @@ TORCH_MODULES = {"backends.torch_eager"}
 """The only modules that may import torch."""
 
 CORE_STANDARD_LIBRARY = {
-    "__future__", "abc", "array", "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools",
+    "__future__", "abc", "array", "bisect", "collections", "collections.abc", "ctypes", "dataclasses", "enum", "functools",
     "hashlib", "heapq", "hmac", "itertools", "math", "operator", "typing",
 }  # fmt: skip
 """What decisions may use: no clock, thread, file, socket, log or random number."""

@@ -40,6 +40,7 @@ class ReadyExecutor:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
+        self.num_host_blocks = 0
         self.spent_s = 0.0
 
     def submit(self, plan: StepPlan) -> _Ready:

@@ -1,7 +1,7 @@
 """Is every block where the books say? The invariants of block memory, checked by walking everything.
 
 Each check yields one sentence per broken promise. Nothing is changed and nothing is raised, so that an audit can run
-on a live engine.
+on a live engine. `repair` makes the books agree again with what the sequences hold.
 """
 
 from __future__ import annotations
@@ -12,31 +12,87 @@ from collections.abc import Iterator
 from octavo.core.accounts import Account, Accounts
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_cache_manager import KVCacheManager
+from octavo.core.prefix_index import PrefixIndex
 from octavo.core.request import NO_ROW, Sequence, SequenceStatus
 from octavo.core.scheduler import Scheduler
+from octavo.core.swapping import NO_SLOT
 
 
 def broken_invariants(scheduler: Scheduler, accounts: Accounts) -> list[str]:
     """All broken invariants, one sentence each."""
-    references = _references(scheduler)
+    kv = scheduler.kv
     return [
-        *_pool(scheduler.kv.pool, references),
+        *_pool(kv.pool, _references(scheduler)),
+        *_index(kv.index, kv.pool),
         *_accounts(scheduler, accounts),
         *_rows(scheduler),
         *_places(scheduler),
-        *(broken for sequence in scheduler.running.values() for broken in _running(sequence, scheduler.kv)),
-        *(broken for sequence in scheduler.waiting for broken in _waiting(sequence)),
+        *_host(scheduler),
+        *(broken for sequence in scheduler.running.values() for broken in _running(sequence, kv)),
+        *(broken for sequence in _waiting_sequences(scheduler) for broken in _waiting(sequence)),
     ]
 
 
+def repair(scheduler: Scheduler, accounts: Accounts) -> None:
+    """Make counts, orders and accounts agree with what tables, quarantine and published prefixes name.
+
+    A block that nobody names is given back; nothing that anybody names is taken away.
+    """
+    pool = scheduler.kv.pool
+    references = _references(scheduler)
+    cached = set(pool.cached)
+    free = set(pool.free_blocks())
+    for block_id in range(1, pool.num_blocks + 1):
+        count = references[block_id]
+        if count and (block_id in cached or block_id in free):
+            pool.take_back(block_id, accounts.open(_owner_of(scheduler, block_id).tenant))
+        elif not count and block_id not in cached and block_id not in free:
+            pool.ref_count[block_id] = 1
+            pool.owner[block_id] = pool.owner[block_id] or next(iter(accounts))
+            pool.release([block_id])
+        pool.ref_count[block_id] = count
+    held: Counter[Account | None] = Counter()
+    idle: Counter[Account | None] = Counter()
+    for block_id, owner in enumerate(pool.owner):
+        (held if pool.ref_count[block_id] else idle)[owner] += 1
+    for account in accounts:
+        account.num_held_blocks, account.num_cached_blocks = held[account], idle[account]
+    promised: Counter[Account] = Counter()
+    for sequence in _resident(scheduler):
+        promised[sequence.account] += sequence.num_promised_blocks
+    for account in accounts:
+        account.num_promised_blocks = promised[account]
+    scheduler.kv.num_promised_blocks = promised.total()
+
+
+def _owner_of(scheduler: Scheduler, block_id: int) -> Account:
+    """Whoever names a block, to be charged for it."""
+    for sequence in _resident(scheduler):
+        if any(block_id in table for table in sequence.block_tables):
+            return sequence.account
+    return Account("(unknown)")
+
+
+def _resident(scheduler: Scheduler) -> list[Sequence]:
+    """Sequences that have a row."""
+    return [*scheduler.running.values(), *scheduler.swapping.arriving]
+
+
+def _waiting_sequences(scheduler: Scheduler) -> list[Sequence]:
+    unborn = [s for request in scheduler.requests.values() for s in request.unborn.values()]
+    return [*scheduler.waiting, *scheduler.in_flight, *unborn]
+
+
 def _references(scheduler: Scheduler) -> Counter[int]:
-    """How often tables and the quarantine name each block."""
+    """How often tables, the quarantine and published prefixes name each block."""
     references: Counter[int] = Counter()
-    for sequence in scheduler.running.values():
+    for sequence in _resident(scheduler):
         for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True):
             references.update(table[first:])
-    for retired in scheduler.quarantine:
+    for retired in scheduler.rows.quarantine:
         references.update(retired.block_ids)
+    for blocks in scheduler.published:
+        references.update(blocks)
     return references
 
 
@@ -45,83 +101,138 @@ def _name(sequence: Sequence) -> str:
 
 
 def _pool(pool: BlockPool, references: Counter[int]) -> Iterator[str]:
-    """Every block is held or free, its count is the number of names it has, and nobody shares it."""
-    free = Counter(pool.eviction)
-    for block_id, times in free.items():
+    """Every block is held, cached or free, and its count is the number of names it has."""
+    idle = Counter(pool.free_blocks())
+    idle.update(pool.cached)
+    cached = set(pool.cached)
+    for block_id, times in idle.items():
         if times > 1:
-            yield f"block {block_id} is in the free order {times} times"
+            yield f"block {block_id} is in the orders of free and cached blocks {times} times"
         if pool.ref_count[block_id] != 0:
-            yield f"block {block_id} is free and held"
+            yield f"block {block_id} is free or cached, and held"
+        if (block_id in cached) != (pool.content[block_id] is not None):
+            yield f"block {block_id} is {'cached without' if block_id in cached else 'free with'} content"
+        if (block_id in cached) != (pool.owner[block_id] is not None):
+            yield f"block {block_id} is {'cached' if block_id in cached else 'free'}, owner {pool.owner[block_id]}"
     for block_id, count in enumerate(pool.ref_count):
         if count != references[block_id]:
             yield f"block {block_id} has reference count {count}, and {references[block_id]} names"
-        if count > 1:
-            yield f"block {block_id} is shared"
-        if (pool.owner[block_id] is None) != (count == 0):
-            yield f"block {block_id} has {count} references and owner {pool.owner[block_id]}"
-    if references[NULL_BLOCK] or free[NULL_BLOCK]:
+        if count > 0 and pool.owner[block_id] is None:
+            yield f"block {block_id} has {count} references and no owner"
+    if references[NULL_BLOCK] or idle[NULL_BLOCK]:
         yield "the null block was handed out"
     num_held = sum(count > 0 for count in pool.ref_count)
-    if num_held + len(pool.eviction) != pool.num_blocks:
-        yield f"{num_held} held and {len(pool.eviction)} free blocks do not add up to {pool.num_blocks}"
+    if num_held + pool.num_cached + pool.num_free != pool.num_blocks:
+        yield (
+            f"{num_held} held, {pool.num_cached} cached and {pool.num_free} free blocks do not add up to "
+            f"{pool.num_blocks}"
+        )
+
+
+def _index(index: PrefixIndex | None, pool: BlockPool) -> Iterator[str]:
+    """Contents and blocks name each other, one to one."""
+    if index is None:
+        return
+    for content in index:
+        for group, block_id in enumerate(content.blocks):
+            if block_id != NULL_BLOCK and pool.content[block_id] is not content:
+                yield f"content {content.key.hex()[:16]} names block {block_id} in group {group}, which holds another"
+        if not any(content.blocks):
+            yield f"content {content.key.hex()[:16]} is in the index and in no block"
+    for block_id, held in enumerate(pool.content):
+        if held is not None and (index.find(held.key) is not held or held.blocks.count(block_id) != 1):
+            yield f"block {block_id} holds content {held.key.hex()[:16]}, which the index does not find there"
 
 
 def _accounts(scheduler: Scheduler, accounts: Accounts) -> Iterator[str]:
     """What tenants are charged for is what they hold and were promised; promises can be kept."""
-    held: Counter[Account | None] = Counter(scheduler.kv.pool.owner)
+    pool = scheduler.kv.pool
+    held: Counter[Account | None] = Counter()
+    cached: Counter[Account | None] = Counter()
+    for block_id, owner in enumerate(pool.owner):
+        (held if pool.ref_count[block_id] else cached)[owner] += 1
     promised: Counter[Account] = Counter()
-    for sequence in scheduler.running.values():
+    for sequence in _resident(scheduler):
         promised[sequence.account] += sequence.num_promised_blocks
     for account in accounts:
-        if account.num_held_blocks != held[account]:
-            yield f"tenant {account.tenant!r} is charged {account.num_held_blocks} blocks and holds {held[account]}"
-        if account.num_promised_blocks != promised[account]:
-            yield (
-                f"tenant {account.tenant!r} has {account.num_promised_blocks} promised blocks on its account and "
-                f"{promised[account]} in its sequences"
-            )
+        for name, found, booked in (
+            ("holds", held[account], account.num_held_blocks),
+            ("has cached", cached[account], account.num_cached_blocks),
+            ("was promised", promised[account], account.num_promised_blocks),
+        ):
+            if found != booked:
+                yield f"tenant {account.tenant!r} {name} {found} blocks, and its account says {booked}"
     if scheduler.kv.num_promised_blocks != promised.total():
         yield f"{scheduler.kv.num_promised_blocks} blocks are promised in all and {promised.total()} to sequences"
     if scheduler.kv.num_available_blocks < 0:
-        yield f"{scheduler.kv.num_promised_blocks} blocks are promised and {scheduler.kv.pool.num_free} are free"
+        yield f"{scheduler.kv.num_promised_blocks} blocks are promised and {pool.num_available} are available"
 
 
 def _rows(scheduler: Scheduler) -> Iterator[str]:
-    """Every row is running, free or in quarantine, once."""
+    """Every row is running, arriving, free or in quarantine, once."""
+    held = scheduler.rows
     rows = Counter(scheduler.running.keys())
-    rows.update(scheduler.free_rows)
-    rows.update(retired.row for retired in scheduler.quarantine)
+    rows.update(sequence.row for sequence in scheduler.swapping.arriving)
+    rows.update(held.free)
+    rows.update(retired.row for retired in held.quarantine)
     for row in range(scheduler.max_num_seqs):
         if rows[row] != 1:
             yield f"row {row} has {rows[row]} owners"
-    for row in set(scheduler.released_rows) - set(scheduler.free_rows):
+    for row in set(held.released) - set(held.free):
         yield f"row {row} waits to be named as released and is not free"
+    groups = {
+        sequence.beams
+        for request in scheduler.requests.values()
+        for sequence in request.sequences.values()
+        if sequence.beams is not None
+    }
+    reserved = sum(group.num_reserved_rows for group in groups)
+    if reserved != held.num_reserved:
+        yield f"{held.num_reserved} rows are reserved and beams have reserved {reserved}"
 
 
 def _places(scheduler: Scheduler) -> Iterator[str]:
     """Every unfinished sequence runs or waits, once, and nobody else does."""
-    places = Counter([*scheduler.running.values(), *scheduler.waiting])
+    places = Counter([*_resident(scheduler), *_waiting_sequences(scheduler)])
     for request in scheduler.requests.values():
         for sequence in request.sequences.values():
             times = places.pop(sequence, 0)
             if times != 1:
                 yield f"{_name(sequence)} is {sequence.status.value} and in {times} places"
+        if request.unborn and request.leader is None:
+            yield f"{len(request.unborn)} sequences wait for a leader that is gone"
     for sequence in places:
         yield f"{_name(sequence)} is {sequence.status.value}, unknown, and in a queue"
 
 
+def _host(scheduler: Scheduler) -> Iterator[str]:
+    """A slot's count is the number of names it has among swapped and arriving sequences."""
+    references: Counter[int] = Counter()
+    for sequence in [*scheduler.waiting, *scheduler.swapping.arriving]:
+        for table in sequence.host_tables:
+            references.update(slot for slot in table if slot != NO_SLOT)
+    counts = scheduler.slots.ref_count
+    for slot in references.keys() | counts.keys():
+        if references[slot] != counts.get(slot, 0):
+            yield f"host slot {slot} has reference count {counts.get(slot, 0)}, and {references[slot]} names"
+    if len(counts) + scheduler.slots.num_free != scheduler.slots.count:
+        yield f"{len(counts)} used and {scheduler.slots.num_free} free host slots do not add up"
+
+
 def _running(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
-    """A running sequence has a slot for each computed token, and nothing below its window."""
+    """A running sequence has a slot for each computed token, nothing below its window, and writes to no block that
+    others may find."""
     name = _name(sequence)
     if sequence.status is not SequenceStatus.RUNNING or sequence.row == NO_ROW:
         yield f"{name} runs in row {sequence.row} with status {sequence.status.value}"
-    if not 0 < sequence.num_computed_tokens < sequence.num_tokens <= sequence.max_num_tokens:
+    most = sequence.num_tokens if sequence.beams is not None else sequence.num_tokens - 1
+    if not 0 < sequence.num_computed_tokens <= most < sequence.max_num_tokens:
         yield (
             f"{name} has computed {sequence.num_computed_tokens} of {sequence.num_tokens} tokens, "
             f"at most {sequence.max_num_tokens}"
         )
     columns = kv.spec.blocks_per_tokens(sequence.num_computed_tokens)
-    if sequence.num_slots != columns * kv.block_size:
+    if sequence.num_slots not in (columns * kv.block_size, sequence.num_computed_tokens):
         yield f"{name} has {sequence.num_slots} slots for {sequence.num_computed_tokens} computed tokens"
     for g, group in enumerate(kv.spec.groups):
         table, first = sequence.block_tables[g], sequence.first_columns[g]
@@ -130,11 +241,17 @@ def _running(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
             yield f"{name} has {len(table)} columns in group {g} for {sequence.num_computed_tokens} computed tokens"
         if first > lowest or any(table[:first]) or NULL_BLOCK in table[first:]:
             yield f"{name} lacks blocks inside its window in group {g}: {first} columns of {table} left it"
+        writes = bool(table) and sequence.num_computed_tokens < sequence.num_slots
+        if writes and (kv.pool.ref_count[table[-1]] != 1 or kv.pool.content[table[-1]] is not None):
+            yield f"{name} writes to block {table[-1]}, which others may read"
 
 
 def _waiting(sequence: Sequence) -> Iterator[str]:
-    """A waiting sequence owns nothing."""
-    if sequence.status not in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED):
+    """A waiting sequence owns nothing on the device, and only a swapped one owns something on the host."""
+    waits = (SequenceStatus.WAITING, SequenceStatus.PREEMPTED, SequenceStatus.SWAPPED)
+    if sequence.status not in waits:
         yield f"{_name(sequence)} waits with status {sequence.status.value}"
     if sequence.row != NO_ROW or any(sequence.block_tables) or sequence.num_promised_blocks:
         yield f"{_name(sequence)} waits and owns row {sequence.row}, blocks {sequence.block_tables}"
+    if any(sequence.host_tables) and sequence.status is not SequenceStatus.SWAPPED:
+        yield f"{_name(sequence)} is {sequence.status.value} and has host slots"

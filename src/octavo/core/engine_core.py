@@ -6,13 +6,30 @@ from collections import deque
 
 from octavo.core.accounts import Accounts
 from octavo.core.audit import broken_invariants
+from octavo.core.audit import repair as repair_books
+from octavo.core.beam_group import BeamGroup
+from octavo.core.block_keys import ModelFingerprint
 from octavo.core.block_pool import BlockPool
+from octavo.core.eviction import CheapestToLose, EvictionPolicy, LeastRecentlyUsed
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.request import make_sequences
+from octavo.core.kv_report import kv_blocks, kv_stats, pinned_blocks
+from octavo.core.preemption import WAYS
+from octavo.core.prefix_index import PrefixIndex
+from octavo.core.request import Sequence, make_sequences, stop_tokens_of
 from octavo.core.scheduler import ScheduledStep, Scheduler
 from octavo.core.step import Executor, StepHandle
 from octavo.errors import ConfigError, ContextLengthError, RequestError
-from octavo.messages import EngineRequest, EngineStats, TokenDelta
+from octavo.messages import (
+    PUBLIC_TENANT,
+    EngineRequest,
+    EngineStats,
+    KVBlock,
+    KVStats,
+    PublishedPrefix,
+    TokenDelta,
+)
+
+EVICTION: dict[str, type[EvictionPolicy]] = {"lru": LeastRecentlyUsed, "cost": CheapestToLose}
 
 
 class EngineCore:
@@ -24,6 +41,12 @@ class EngineCore:
         max_num_batched_tokens: Tokens computed in one step.
         max_model_len: Longest prompt plus answer, in tokens.
         depth: 1, or 2 to plan a step while the one before it runs.
+        enable_prefix_caching: Let requests reuse blocks that hold what they need.
+        eviction: "lru" or "cost"; see `core.eviction`.
+        preemption: "auto", "swap" or "recompute"; see `core.preemption`.
+        erase_freed_blocks: Have every freed block zeroed.
+        secret: From which the tenants' secrets are derived, 16 bytes or more; block keys mean nothing without it.
+        fingerprint: What decides the bits of a block besides its tokens; by default only what the executor says.
 
     Raises:
         ConfigError: If a number is out of range.
@@ -37,6 +60,12 @@ class EngineCore:
         max_num_batched_tokens: int,
         max_model_len: int,
         depth: int = 1,
+        enable_prefix_caching: bool = True,
+        eviction: str = "lru",
+        preemption: str = "auto",
+        erase_freed_blocks: bool = False,
+        secret: bytes = b"octavo: no secret was given",
+        fingerprint: ModelFingerprint | None = None,
     ) -> None:
         for name, value in (
             ("max_num_seqs", max_num_seqs),
@@ -49,14 +78,28 @@ class EngineCore:
             raise ConfigError("depth", depth, "1 or 2")
         if executor.num_blocks < 2:
             raise ConfigError("num_blocks", executor.num_blocks, "at least 2, the null block included")
+        for name, choice, known in (("eviction", eviction, list(EVICTION)), ("preemption", preemption, list(WAYS))):
+            if choice not in known:
+                raise ConfigError(name, choice, "one of " + ", ".join(known))
         self._executor = executor
         self._max_model_len = max_model_len
+        self._max_num_seqs = max_num_seqs
         self._depth = depth
         self.accounts = Accounts()
         """Every tenant's KV memory and fault counters."""
-        self._pool = BlockPool(executor.num_blocks)
-        self._kv = KVCacheManager(executor.kv_spec, self._pool, max_chunk=max_num_batched_tokens, depth=depth)
-        self._scheduler = Scheduler(self._kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+        spec = executor.kv_spec
+        self._pool = BlockPool(executor.num_blocks, EVICTION[eviction](), erases=erase_freed_blocks)
+        index = None
+        if enable_prefix_caching:
+            index = PrefixIndex(spec, fingerprint or _unknown_model(spec.block_size), secret)
+        self._kv = KVCacheManager(spec, self._pool, index, max_chunk=max_num_batched_tokens, depth=depth)
+        self._scheduler = Scheduler(
+            self._kv,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            num_host_blocks=executor.num_host_blocks,
+            way=WAYS[preemption](),
+        )
         self._in_flight: deque[tuple[ScheduledStep, StepHandle]] = deque()
         self._num_arrivals = 0
 
@@ -69,11 +112,17 @@ class EngineCore:
                 case.
         """
         self._check(request)
-        sequences = make_sequences(
-            request, self._num_arrivals, self._kv.spec.num_groups, self.accounts.open(request.tenant)
-        )
-        self._num_arrivals += len(sequences)
+        sequences = self._sequences(request)
         self._scheduler.add(request.request_id, sequences)
+
+    def _sequences(self, request: EngineRequest) -> list[Sequence]:
+        account, num_groups, first = self.accounts.open(request.tenant), self._kv.spec.num_groups, self._num_arrivals
+        if request.sampling.beam_width is None:
+            sequences = make_sequences(request, first, num_groups, account)
+            self._num_arrivals += len(sequences)
+            return sequences
+        self._num_arrivals += request.sampling.beam_width
+        return [BeamGroup(request, first, stop_tokens_of(request), num_groups, account).begin()]
 
     def abort(self, request_id: int, index: int | None = None) -> None:
         """End all sequences of a request, or one of them. Unknown ones are ignored; nothing is emitted.
@@ -83,7 +132,14 @@ class EngineCore:
         request = self._scheduler.requests.get(request_id)
         if request is None:
             return
-        for sequence in list(request.sequences.values()):
+        group = next(iter(request.sequences.values())).beams
+        if group is not None:
+            # Its answers come all at once, so that nobody can be done with one of several before.
+            if index is None or group.source.sampling.n == 1:
+                self._scheduler.beams.end(group)
+            return
+        # From the last on, so that the one which computes the prompt for the others does not hand it on to each.
+        for sequence in sorted(request.sequences.values(), key=lambda s: -s.index):
             if index is None or sequence.index == index:
                 self._scheduler.end(sequence)
 
@@ -98,18 +154,25 @@ class EngineCore:
         Raises:
             Whatever the executor raised: the step failed as a whole, and this object is of no use any more.
         """
-        if self._scheduler.has_work and len(self._in_flight) < self._depth:
-            step = self._scheduler.schedule()
+        self._pool.now_s = now_s
+        scheduler = self._scheduler
+        if scheduler.has_work and len(self._in_flight) < self._depth:
+            step = scheduler.schedule()
             if step.plan.has_work:
                 self._in_flight.append((step, self._executor.submit(step.plan)))
                 if len(self._in_flight) < self._depth:
-                    return []
+                    return self._take_refused()
         if not self._in_flight:
-            return []
+            return self._take_refused()
         step, handle = self._in_flight[0]
         result = handle.result()
         self._in_flight.popleft()
-        return self._scheduler.apply(step, result)
+        deltas = scheduler.apply(step, result)
+        return self._take_refused() + deltas if scheduler.refused else deltas
+
+    def _take_refused(self) -> list[TokenDelta]:
+        refused, self._scheduler.refused = self._scheduler.refused, []
+        return refused
 
     @property
     def has_work(self) -> bool:
@@ -119,31 +182,71 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """A snapshot. Blocks are counted without the null block; held, cached and free ones add up to all of them."""
         scheduler, pool, accounts = self._scheduler, self._pool, self.accounts
+        num_pinned = len(pinned_blocks(scheduler))
         return EngineStats(
             num_blocks=pool.num_blocks,
             block_size=self._kv.block_size,
-            num_held_blocks=pool.num_held,
+            num_held_blocks=pool.num_held - num_pinned,
+            num_pinned_blocks=num_pinned,
             num_promised_blocks=self._kv.num_promised_blocks,
+            num_cached_blocks=pool.num_cached,
             num_free_blocks=pool.num_free,
             num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
+            num_waiting=scheduler.num_waiting,
+            num_swapped=len(scheduler.swapping),
             num_steps=scheduler.num_steps,
             num_preemptions=scheduler.num_preemptions,
+            num_swap_preemptions=scheduler.num_swap_preemptions,
             num_prompt_tokens=scheduler.num_prompt_tokens,
             num_generated_tokens=scheduler.num_generated_tokens,
             num_recomputed_tokens=scheduler.num_recomputed_tokens,
             num_allocation_faults=accounts.total("num_allocation_faults"),
+            num_copy_faults=accounts.total("num_copy_faults"),
+            num_swap_faults=accounts.total("num_swap_faults"),
             num_recompute_faults=accounts.total("num_recompute_faults"),
+            num_prefix_query_tokens=accounts.total("num_prefix_query_tokens"),
+            num_prefix_hit_tokens=accounts.total("num_prefix_hit_tokens"),
+            num_evictions=pool.num_evictions,
+            num_shared_waits=scheduler.in_flight.num_waits,
+            num_takeovers=scheduler.in_flight.num_takeovers,
             num_wasted_slots=scheduler.num_wasted_slots,
             num_errors=scheduler.num_errors,
         )
 
-    def audit(self) -> list[str]:
+    def kv_stats(self) -> KVStats:
+        """Where every block is, in all and per tenant."""
+        return kv_stats(self._scheduler, self.accounts, self._kv.spec.bytes_per_block)
+
+    def kv_blocks(self, first: int = 1, count: int = 1 << 31) -> list[KVBlock]:
+        """Single blocks, from number `first` on."""
+        return kv_blocks(self._scheduler, first, count)
+
+    def reset_prefix_cache(self, tenant: str | None = None) -> int:
+        """Let nothing be found that was computed so far, by one tenant or by all; published prefixes stay.
+
+        Returns the number of blocks that became free.
+        """
+        return self._kv.reset(tenant)
+
+    def withdraw(self, name: str) -> bool:
+        """Publish a prefix no longer. False if there is none of that name."""
+        return self._scheduler.published.withdraw(name)
+
+    def published(self) -> list[PublishedPrefix]:
+        return self._scheduler.published.report()
+
+    def audit(self, repair: bool = False) -> list[str]:
         """Every invariant of block memory that is broken, one sentence each; empty when all is well.
 
         Walks everything, so it takes time that grows with the pool: for tests and for people.
+
+        Args:
+            repair: Also make counts, orders and accounts agree with what the sequences hold.
         """
-        return broken_invariants(self._scheduler, self.accounts)
+        broken = broken_invariants(self._scheduler, self.accounts)
+        if broken and repair:
+            repair_books(self._scheduler, self.accounts)
+        return broken
 
     def _check(self, request: EngineRequest) -> None:
         num_tokens, num_prompt = len(request.token_ids), request.num_prompt_tokens
@@ -163,6 +266,43 @@ class EngineCore:
         if known and any(request.first_index <= i < request.first_index + request.sampling.n for i in known.sequences):
             raise RequestError("request_id", request.request_id, "an id that is not in use")
         self._check_length(num_prompt, request.max_tokens)
+        if request.sampling.beam_width is not None:
+            self._check_beams(request, request.sampling.beam_width)
+        if request.publish is not None:
+            self._check_published(request, request.publish)
+
+    def _check_beams(self, request: EngineRequest, width: int) -> None:
+        num_tokens, num_prompt = len(request.token_ids), request.num_prompt_tokens
+        if num_tokens > num_prompt:
+            raise RequestError("token_ids", num_tokens, "the prompt alone: a beam search begins again from there")
+        if request.max_tokens < 1:
+            raise RequestError("max_tokens", request.max_tokens, "at least 1 with beam_width")
+        if width > self._max_num_seqs:
+            raise RequestError(
+                "beam_width", width, f"at most max_num_seqs ({self._max_num_seqs}): all beams run together"
+            )
+        # At worst beams share nothing but the prompt's whole blocks, and copy their last block while others hold it.
+        spec = self._kv.spec
+        shared = num_prompt // spec.block_size * spec.num_groups
+        own = spec.blocks_per_tokens(num_prompt % spec.block_size + request.max_tokens) * spec.num_groups
+        needed = shared + width * (own + spec.num_groups)
+        if needed > self._pool.num_blocks:
+            raise ContextLengthError(
+                "beam_width",
+                width,
+                message=(
+                    f"{num_prompt} prompt tokens shared by {width} beams of {request.max_tokens} tokens take up to "
+                    f"{needed} KV blocks of {spec.block_size} tokens, but the pool has {self._pool.num_blocks}"
+                ),
+            )
+
+    def _check_published(self, request: EngineRequest, name: str) -> None:
+        if self._kv.index is None:
+            raise RequestError("publish", name, "left out: prefix caching is off")
+        if request.tenant != PUBLIC_TENANT or request.max_tokens != 0 or request.sampling.n != 1:
+            raise RequestError("publish", name, f"a request for no tokens by tenant {PUBLIC_TENANT!r}")
+        if name in self._scheduler.published:
+            raise RequestError("publish", name, "a name that is not in use")
 
     def _check_length(self, num_prompt: int, max_tokens: int) -> None:
         total = num_prompt + max_tokens
@@ -184,3 +324,8 @@ class EngineCore:
                     f"but the pool has {self._pool.num_blocks}"
                 ),
             )
+
+
+def _unknown_model(block_size: int) -> ModelFingerprint:
+    """One engine runs one model, so inside one process nothing more is needed to tell blocks apart."""
+    return ModelFingerprint(weights="", kv_dtype="", block_size=block_size, layout_version=0, kernel_path="")

@@ -1,21 +1,21 @@
-"""Which blocks a sequence holds: reserve at admission, bind chunk by chunk, return what falls out of a window."""
+"""Which blocks a sequence holds: hit, reserve and bind, copy on write, fork, commit, return."""
 
 from __future__ import annotations
 
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_spec import KVSpec
+from octavo.core.prefix_index import NO_MATCH, Content, Match, PrefixIndex
 from octavo.core.request import Sequence
-
-TableGrowth = list[tuple[int, int, int, int]]
-"""(group, row, column, block) entries, as in StepPlan."""
+from octavo.core.step import StepPlan
+from octavo.messages import PUBLIC_TENANT
 
 
 class KVCacheManager:
-    """Binds blocks to sequences, all-or-nothing.
+    """Binds blocks to sequences, all-or-nothing, and says in the plan what a worker must do for it.
 
-    Admission *promises* the blocks that a sequence needs until its prefill is done, by counter; they are bound when a
-    chunk needs them. Promised blocks are free but not available to others, so a prefill never fails midway and
-    admission cannot thrash.
+    Admission *promises* the blocks that a sequence still needs until its prefill is done, by counter; they are bound
+    when a chunk needs them. Promised blocks are available in the pool but not to others, so a prefill never fails
+    midway and admission cannot thrash.
 
     In a group with a window, a chunk that computes tokens `start .. end - 1` reads from `start - window + 1` on. The
     columns below that are returned when the sequence next needs a block, so such a group keeps at most one block more
@@ -24,52 +24,161 @@ class KVCacheManager:
     Args:
         spec: The model's groups and block size.
         pool: The blocks.
+        index: Finds computed blocks by content; None where nothing is to be reused.
         max_chunk: Most tokens of one sequence in one plan.
         depth: Plans in flight at most. The plan before the one being made may still read its own window, so blocks
             leave a window `depth - 1` plans late.
     """
 
-    def __init__(self, spec: KVSpec, pool: BlockPool, *, max_chunk: int, depth: int) -> None:
+    def __init__(
+        self, spec: KVSpec, pool: BlockPool, index: PrefixIndex | None = None, *, max_chunk: int, depth: int
+    ) -> None:
         self.spec = spec
         self.pool = pool
+        self.index = index
+        if index is not None:
+            pool.forget = index.forget
         self.block_size = spec.block_size
         self.num_promised_blocks = 0
         self._max_unread = depth * max_chunk
         self._overlaps = depth > 1
         self._windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
+        self._pinned: list[int] = []
+        """Sources of the plan's copies: they must not make room for anything in the same plan."""
 
     @property
     def num_available_blocks(self) -> int:
         """Blocks that are neither held nor promised."""
-        return self.pool.num_free - self.num_promised_blocks
+        return self.pool.num_available - self.num_promised_blocks
 
     def peak_blocks(self, num_tokens: int) -> int:
         """Most blocks a sequence holds at once while its first `num_tokens` tokens are computed, over all groups."""
         return self.spec.peak_blocks(num_tokens, self._max_unread)
 
-    def admit(self, sequence: Sequence, end: int, growth: TableGrowth) -> bool:
-        """Promise the prefill's blocks, bind those of the first `end` tokens. False, nothing changed, if not free."""
-        reserve = self.peak_blocks(sequence.num_tokens)
-        if reserve > self.num_available_blocks:
-            return False
-        sequence.num_reserved_blocks = reserve
-        self._promise(sequence, reserve)
-        return self.grow(sequence, end, growth)
+    # ---- admission
+
+    def identify(self, sequence: Sequence) -> None:
+        """Settle by what a new sequence's blocks are found."""
+        source = sequence.source
+        if self.index is not None:
+            sequence.lineage = self.index.open(source.tenant, source.adapter, source.cache_salt)
+
+    def match(self, sequence: Sequence) -> Match:
+        """What of the sequence's tokens is there already; never all of them, since the last one gives the logits."""
+        if self.index is None or sequence.lineage is None:
+            return NO_MATCH
+        if sequence.sampling.prompt_logprobs is not None:
+            return NO_MATCH  # needs the logits of its prompt, and blocks keep none
+        return self.index.match(sequence.lineage, sequence.token_ids, sequence.num_tokens - 1)
+
+    def admit(self, sequence: Sequence, match: Match, budget: int, plan: StepPlan) -> int:
+        """Give a sequence what was matched, promise the rest of its prefill and bind that of this step.
+
+        Returns:
+            How many new tokens this step computes, at most `budget`; 0, and nothing changed, if the blocks are not
+            there.
+        """
+        for offer in (match, Match(match.contents, None, 0), NO_MATCH):
+            reserve = self._prefill_blocks(sequence.num_tokens, offer)
+            if reserve + self._num_revived(offer) <= self.num_available_blocks:
+                break
+        else:
+            return 0
+        self._take(sequence, offer, plan)
+        self._promise(sequence, reserve - (self.spec.num_groups if offer.tail is not None else 0))
+        num_new = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+        self.grow(sequence, sequence.num_computed_tokens + num_new, plan)
+        return num_new
+
+    def _prefill_blocks(self, num_tokens: int, match: Match) -> int:
+        """New blocks that a prefill binds at most at once, over all groups, after a match."""
+        whole = self.spec.blocks_per_tokens(num_tokens) - len(match.contents)
+        total = whole * (self.spec.num_groups - len(self._windows))
+        for _, window in self._windows:
+            # That many adjacent tokens touch one block more than they fill when they start inside a block.
+            span = window - 1 + self._max_unread
+            total += min(whole, (span + self.block_size - 2) // self.block_size + 1)
+        return total
+
+    def _num_revived(self, match: Match) -> int:
+        """Blocks of a match that nobody holds: to take them costs as much as to bind new ones."""
+        ref_count = self.pool.ref_count
+        found = [block_id for _, block_id in self._matched_blocks(match)]
+        if match.tail is not None:
+            found += match.tail.blocks
+        return sum(ref_count[block_id] == 0 for block_id in found)
+
+    def _matched_blocks(self, match: Match) -> list[tuple[int, int]]:
+        """(group, block) of the whole columns that the next token of each group can see."""
+        lowest = self._lowest_columns(match.num_tokens(self.block_size))
+        return [
+            (group, content.blocks[group])
+            for group in range(self.spec.num_groups)
+            for content in match.contents[lowest[group] :]
+        ]
+
+    def _lowest_columns(self, num_tokens: int) -> list[int]:
+        """Per group, the first column that a token at position `num_tokens` reads."""
+        lowest = [0] * self.spec.num_groups
+        for group, window in self._windows:
+            lowest[group] = max(0, num_tokens - window + 1) // self.block_size
+        return lowest
+
+    def _take(self, sequence: Sequence, match: Match, plan: StepPlan) -> None:
+        pool = self.pool
+        num_tokens = match.num_tokens(self.block_size)
+        lowest = self._lowest_columns(num_tokens)
+        for content in match.contents:
+            content.num_hits += 1
+        for group in range(self.spec.num_groups):
+            first = min(lowest[group], len(match.contents))
+            table = [NULL_BLOCK] * first + [content.blocks[group] for content in match.contents[first:]]
+            for block_id in table[first:]:
+                pool.share(block_id)
+            sequence.block_tables[group] = table
+            sequence.first_columns[group] = first
+        if match.tail is not None:
+            match.tail.num_hits += 1
+            for source in match.tail.blocks:
+                pool.share(source)
+            self._pinned += match.tail.blocks
+            for group, source in enumerate(match.tail.blocks):
+                (copy,) = pool.acquire(1, sequence.account)
+                plan.copies.append((source, copy))
+                sequence.block_tables[group].append(copy)
+            sequence.account.num_copy_faults += self.spec.num_groups
+        for group, table in enumerate(sequence.block_tables):
+            plan.table_growth += [(group, sequence.row, column, block_id) for column, block_id in enumerate(table)]
+        sequence.num_slots = len(sequence.block_tables[0]) * self.block_size
+        sequence.num_computed_tokens = sequence.last_start = num_tokens
+        sequence.next_commit = (len(match.contents) + 1) * self.block_size
+        if sequence.lineage is not None:
+            sequence.lineage.contents = list(match.contents)
+
+    # ---- growth
 
     def shortage(self, sequence: Sequence, end: int) -> int:
         """Blocks missing before `grow` can succeed; not above 0 if it can."""
-        num_new = self._num_new_columns(sequence, end) * self.spec.num_groups
-        num_dead = sum(last - first for _, first, last in self._dead_columns(sequence))
-        return num_new - num_dead - sequence.num_promised_blocks - self.num_available_blocks
+        num_new = self._num_new_columns(sequence, end) * self.spec.num_groups + self._num_shared_tails(sequence)
+        ref_count = self.pool.ref_count
+        num_let_go = sum(
+            ref_count[block_id] == 1
+            for group, first, last in self._dead_columns(sequence)
+            for block_id in sequence.block_tables[group][first:last]
+        )
+        return num_new - num_let_go - sequence.num_promised_blocks - self.num_available_blocks
 
-    def grow(self, sequence: Sequence, end: int, growth: TableGrowth) -> bool:
-        """Bind blocks until the first `end` tokens have slots; return those that fell out of a window.
+    def grow(self, sequence: Sequence, end: int, plan: StepPlan) -> bool:
+        """Bind blocks until the first `end` tokens have slots that nobody else reads.
 
-        Changed table entries are appended to `growth`. False, nothing changed, if the blocks are not free.
+        Returns what fell out of a window, and copies a partly filled last block that others share. False, nothing
+        changed, if the blocks are not there.
         """
         if self.shortage(sequence, end) > 0:
             return False
-        self._leave_windows(sequence, growth)
+        growth = plan.table_growth
+        num_let_go = self._leave_windows(sequence, plan)
+        num_copies = self._copy_shared_tails(sequence, plan)
         num_new = self._num_new_columns(sequence, end)
         for group, table in enumerate(sequence.block_tables):
             first = len(table)
@@ -77,26 +186,43 @@ class KVCacheManager:
             table += block_ids
             growth += [(group, sequence.row, first + i, block_id) for i, block_id in enumerate(block_ids)]
         self._count_faults(sequence, num_new)
-        sequence.num_slots += num_new * self.block_size
-        prefill_is_bound = sequence.num_slots >= sequence.num_tokens
-        self._promise(sequence, 0 if prefill_is_bound else sequence.num_reserved_blocks - sequence.num_held_blocks)
+        sequence.num_slots = len(sequence.block_tables[0]) * self.block_size
+        if sequence.num_promised_blocks or num_let_go:
+            self._redeem(sequence, num_new * self.spec.num_groups + num_copies - num_let_go)
         return True
 
-    def detach(self, sequence: Sequence) -> list[int]:
-        """Take every block and promise from a sequence. The blocks stay held until `pool.release`."""
-        self._promise(sequence, 0)
-        block_ids = [
-            block_id
-            for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True)
-            for block_id in table[first:]
-        ]
-        sequence.block_tables = [[] for _ in sequence.block_tables]
-        sequence.first_columns = [0] * len(sequence.first_columns)
-        sequence.num_slots = 0
-        return block_ids
+    def _redeem(self, sequence: Sequence, num_taken: int) -> None:
+        """Blocks were bound on a promise. What is promised still is no more than the prefill can still use."""
+        left = self.spec.blocks_per_tokens(sequence.num_tokens) - len(sequence.block_tables[0])
+        most = max(0, left) * self.spec.num_groups
+        self._promise(sequence, min(most, max(0, sequence.num_promised_blocks - num_taken)))
 
     def _num_new_columns(self, sequence: Sequence, end: int) -> int:
-        return self.spec.blocks_per_tokens(end - sequence.num_slots)
+        return max(0, self.spec.blocks_per_tokens(end) - len(sequence.block_tables[0]))
+
+    def _shared_tails(self, sequence: Sequence) -> list[int]:
+        """Groups whose partly filled last block has other readers. Only asked where `num_slots` says that it may."""
+        if sequence.num_slots >= len(sequence.block_tables[0]) * self.block_size:
+            return []
+        ref_count = self.pool.ref_count
+        return [group for group, table in enumerate(sequence.block_tables) if ref_count[table[-1]] > 1]
+
+    def _num_shared_tails(self, sequence: Sequence) -> int:
+        return len(self._shared_tails(sequence))
+
+    def _copy_shared_tails(self, sequence: Sequence, plan: StepPlan) -> int:
+        """Copy on write: the next token goes into a block that others read too."""
+        groups = self._shared_tails(sequence)
+        for group in groups:
+            table = sequence.block_tables[group]
+            source = table[-1]
+            (copy,) = self.pool.acquire(1, sequence.account)
+            self.pool.release([source])
+            table[-1] = copy
+            plan.copies.append((source, copy))
+            plan.table_growth.append((group, sequence.row, len(table) - 1, copy))
+        sequence.account.num_copy_faults += len(groups)
+        return len(groups)
 
     def _dead_columns(self, sequence: Sequence) -> list[tuple[int, int, int]]:
         """(group, first, last + 1) of the columns that no plan in flight and no later one reads."""
@@ -109,14 +235,17 @@ class KVCacheManager:
                 dead.append((group, first, end))
         return dead
 
-    def _leave_windows(self, sequence: Sequence, growth: TableGrowth) -> None:
+    def _leave_windows(self, sequence: Sequence, plan: StepPlan) -> int:
+        """Returns how many blocks nobody holds any more."""
+        num_let_go = 0
         for group, first, end in self._dead_columns(sequence):
             table = sequence.block_tables[group]
-            self.pool.release(table[first:end])
+            num_let_go += self.pool.release(table[first:end])
             for column in range(first, end):
                 table[column] = NULL_BLOCK
-                growth.append((group, sequence.row, column, NULL_BLOCK))
+                plan.table_growth.append((group, sequence.row, column, NULL_BLOCK))
             sequence.first_columns[group] = end
+        return num_let_go
 
     def _promise(self, sequence: Sequence, num_blocks: int) -> None:
         change = num_blocks - sequence.num_promised_blocks
@@ -129,3 +258,117 @@ class KVCacheManager:
         num_recomputed = min(num_new, self.spec.blocks_per_tokens(lost)) if lost > 0 else 0
         sequence.account.num_recompute_faults += num_recomputed * self.spec.num_groups
         sequence.account.num_allocation_faults += (num_new - num_recomputed) * self.spec.num_groups
+
+    # ---- sharing
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let a new sequence read everything its parent has computed. Whoever writes next into a partly filled last
+        block copies it, but for the last one."""
+        child.block_tables = [table.copy() for table in parent.block_tables]
+        child.first_columns = parent.first_columns.copy()
+        for table, first in zip(child.block_tables, child.first_columns, strict=True):
+            for block_id in table[first:]:
+                self.pool.share(block_id)
+        child.num_computed_tokens = child.last_start = parent.num_computed_tokens
+        child.next_commit = parent.next_commit
+        child.lineage = None if parent.lineage is None else parent.lineage.fork()
+        parent.num_slots = child.num_slots = parent.num_computed_tokens
+
+    def commit(self, sequence: Sequence, num_computed: int) -> list[bytes]:
+        """Make the whole columns among the first `num_computed` tokens known, now that they are computed.
+
+        Returns their keys.
+        """
+        index, lineage = self.index, sequence.lineage
+        if index is None or lineage is None:
+            return []
+        tokens = sequence.token_ids
+        keys = []
+        while sequence.next_commit <= num_computed:
+            column = len(lineage.contents)
+            content = index.commit(lineage, tokens)
+            self._attach(content, [table[column] for table in sequence.block_tables])
+            keys.append(content.key)
+            sequence.next_commit += self.block_size
+        return keys
+
+    def seal(self, sequence: Sequence) -> None:
+        """Make everything computed known, the partly filled last block too: the sequence writes no more.
+
+        A block that somebody else may still write to is left out.
+        """
+        index, lineage = self.index, sequence.lineage
+        if index is None or lineage is None or not sequence.block_tables[0]:
+            return
+        self.commit(sequence, sequence.num_computed_tokens)
+        if sequence.num_computed_tokens % self.block_size == 0:
+            return
+        tails = [table[-1] for table in sequence.block_tables]
+        if any(self.pool.ref_count[block_id] != 1 for block_id in tails):
+            return
+        self._attach(index.seal(lineage, sequence.token_ids, sequence.num_computed_tokens), tails)
+
+    def _attach(self, content: Content, block_ids: list[int]) -> None:
+        """Let a content be found in these blocks, where it has none yet."""
+        index = self.index
+        if index is None or not index.is_registered(content):
+            return
+        for group, block_id in enumerate(block_ids):
+            if block_id != NULL_BLOCK and content.blocks[group] == NULL_BLOCK and self.pool.content[block_id] is None:
+                content.blocks[group] = block_id
+                self.pool.content[block_id] = content
+        if not any(content.blocks):
+            index.remove(content)
+
+    # ---- return
+
+    def detach(self, sequence: Sequence) -> list[int]:
+        """Take every block and promise from a sequence. The blocks stay held until `pool.release`."""
+        self._promise(sequence, 0)
+        block_ids = [
+            block_id
+            for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True)
+            for block_id in table[first:]
+        ]
+        sequence.block_tables = [[] for _ in sequence.block_tables]
+        sequence.first_columns = [0] * len(sequence.first_columns)
+        sequence.num_slots = 0
+        if sequence.lineage is not None:
+            sequence.lineage.forget_contents()
+        return block_ids
+
+    def adopt(self, sequence: Sequence) -> None:
+        """A sequence came back with blocks of its own: let its contents be found in them."""
+        if sequence.lineage is not None and self.index is not None:
+            for column, content in enumerate(sequence.lineage.contents):
+                self._attach(content, [table[column] for table in sequence.block_tables])
+
+    def end_plan(self, plan: StepPlan) -> None:
+        """The plan is complete: nothing pins its sources any more, and it zeroes what was freed."""
+        if self._pinned:
+            self.pool.release(self._pinned)
+            self._pinned = []
+        if self.pool.freed:
+            plan.erases = self.pool.take_freed()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a plan must be made even if nobody runs."""
+        return bool(self.pool.freed)
+
+    def reset(self, tenant: str | None) -> int:
+        """Let nothing of a tenant's (of anyone's but published) be found any more; returns the blocks that became
+        free."""
+        if self.index is None:
+            return 0
+        before = self.pool.num_cached
+        for content in list(self.index):
+            for block_id in [block_id for block_id in content.blocks if block_id != NULL_BLOCK]:
+                owner = self.pool.owner[block_id]
+                if owner is not None and self._may_drop(owner.tenant, tenant):
+                    self.pool.drop_content(block_id)
+        return before - self.pool.num_cached
+
+    def _may_drop(self, owner: str, tenant: str | None) -> bool:
+
+        return owner == tenant if tenant is not None else owner != PUBLIC_TENANT

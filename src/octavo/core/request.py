@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from octavo.core.accounts import Account
+from octavo.core.prefix_index import Lineage
 from octavo.errors import InvariantError
 from octavo.messages import EngineRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.core.beam_group import BeamGroup
 
 NO_ROW = -1
 
@@ -20,13 +25,16 @@ class SequenceStatus(Enum):
     """Has a row and blocks."""
     PREEMPTED = "preempted"
     """Ran, lost its row and blocks, waits to compute them again; its tokens are kept."""
+    SWAPPED = "swapped"
+    """Ran, lost its row; its blocks are on the host tier."""
     FINISHED = "finished"
 
 
 _LEGAL_MOVES: dict[SequenceStatus, tuple[SequenceStatus, ...]] = {
     SequenceStatus.WAITING: (SequenceStatus.RUNNING, SequenceStatus.FINISHED),
-    SequenceStatus.RUNNING: (SequenceStatus.PREEMPTED, SequenceStatus.FINISHED),
+    SequenceStatus.RUNNING: (SequenceStatus.PREEMPTED, SequenceStatus.SWAPPED, SequenceStatus.FINISHED),
     SequenceStatus.PREEMPTED: (SequenceStatus.RUNNING, SequenceStatus.FINISHED),
+    SequenceStatus.SWAPPED: (SequenceStatus.RUNNING, SequenceStatus.PREEMPTED, SequenceStatus.FINISHED),
     SequenceStatus.FINISHED: (),
 }
 
@@ -52,18 +60,22 @@ class Sequence:
         "account",
         "answer",
         "arrival",
+        "beams",
         "block_tables",
         "first_columns",
+        "host_tables",
         "index",
         "last_start",
+        "lineage",
         "max_answer_tokens",
         "max_num_tokens",
         "min_answer_tokens",
+        "next_commit",
+        "num_cached_tokens",
         "num_computed_tokens",
         "num_lost_tokens",
         "num_promised_blocks",
         "num_prompt_logprobs",
-        "num_reserved_blocks",
         "num_slots",
         "num_tokens",
         "request_id",
@@ -117,11 +129,20 @@ class Sequence:
         self.first_columns = [0] * num_groups
         """Per group, how many leading columns are null."""
         self.num_slots = 0
-        """Tokens that the bound blocks have room for."""
-        self.num_reserved_blocks = 0
-        """Most blocks it holds at once until its prefill is done, promised at admission."""
+        """Tokens that the bound blocks have room for. After a fork a partly filled last block may have other readers:
+        it then counts as full, so that the next write asks for it."""
         self.num_promised_blocks = 0
-        """Part of the reserve that is not bound."""
+        """Blocks its prefill may still bind, put aside for it."""
+        self.lineage: Lineage | None = None
+        """What its blocks are found by; None where nothing is reused."""
+        self.next_commit = 0
+        """When this many tokens are computed, the next whole column can be found by others."""
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens that were there already when it was first admitted; None before."""
+        self.beams: BeamGroup | None = None
+        """The search it is a beam of."""
+        self.host_tables: list[list[int]] = []
+        """While swapped: per group, the host slot of each column, as `block_tables`."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -131,6 +152,11 @@ class Sequence:
     @property
     def num_held_blocks(self) -> int:
         return sum(map(len, self.block_tables)) - sum(self.first_columns)
+
+    def forget_blocks(self) -> None:
+        """Nothing of it is computed any more: it begins again from its tokens."""
+        self.num_lost_tokens = max(self.num_lost_tokens, self.num_computed_tokens)
+        self.num_computed_tokens = self.last_start = self.next_commit = 0
 
     def move_to(self, status: SequenceStatus) -> None:
         """Change the status.
@@ -147,22 +173,32 @@ class Sequence:
 class Request:
     """A request that is not finished, with those of its sequences that are not."""
 
-    __slots__ = ("sequences",)
+    __slots__ = ("leader", "sequences", "unborn")
 
     def __init__(self) -> None:
         self.sequences: dict[int, Sequence] = {}
         """By index. A resumed request may come back one child at a time, under its old id."""
+        self.leader: Sequence | None = None
+        """Computes the prompt for those that are not born yet."""
+        self.unborn: dict[int, Sequence] = {}
+        """Sequences that fork from the leader when the prompt is computed; neither running nor waiting."""
+
+
+def stop_tokens_of(source: EngineRequest) -> dict[int, int | None]:
+    """Token id to the `stop_reason` it gives."""
+    stop_tokens: dict[int, int | None] = {token: token for token in source.sampling.stop_token_ids}
+    if not source.sampling.ignore_eos:
+        stop_tokens.update(dict.fromkeys(source.eos_token_ids))
+    return stop_tokens
 
 
 def make_sequences(source: EngineRequest, first_arrival: int, num_groups: int, account: Account) -> list[Sequence]:
-    """The `sampling.n` sequences of a request, in order of index."""
+    """The `sampling.n` sequences of a request that samples, in order of index."""
     sampling = source.sampling
     silent = sampling
     if sampling.prompt_logprobs is not None:
         silent = msgspec.structs.replace(sampling, prompt_logprobs=None)
-    stop_tokens: dict[int, int | None] = {token: token for token in sampling.stop_token_ids}
-    if not sampling.ignore_eos:
-        stop_tokens.update(dict.fromkeys(source.eos_token_ids))
+    stop_tokens = stop_tokens_of(source)
     return [
         Sequence(
             source,

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from octavo.core.admission import AdmissionPolicy, FirstComeFirstServed
+from octavo.core.beam_group import BeamGroup
+from octavo.core.beams import Beams
+from octavo.core.host_slots import HostSlots
+from octavo.core.in_flight import InFlightPrefixes
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.preemption import LatestArrival, PreemptionPolicy
-from octavo.core.quarantine import Quarantine, Retired
+from octavo.core.preemption import LatestArrival, MeasuredCosts, PreemptionPolicy, WayPolicy
+from octavo.core.prefix_index import Match
+from octavo.core.published import Published
 from octavo.core.request import NO_ROW, Request, Sequence, SequenceStatus
-from octavo.core.step import PromptLogprobs, RowSetup, StepPlan, StepResult
+from octavo.core.rows import Rows
+from octavo.core.step import PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
+from octavo.core.swapping import Swapping
 from octavo.errors import InvariantError
 from octavo.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, TokenDelta
 
@@ -17,12 +27,14 @@ from octavo.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, TokenDelta
 class ScheduledStep:
     """A plan, and whom its rows belong to."""
 
-    __slots__ = ("admitted", "plan", "sampled", "sequences", "token_budget")
+    __slots__ = ("admitted", "ends", "plan", "sampled", "sequences", "token_budget")
 
     def __init__(self, step_id: int, token_budget: int) -> None:
         self.plan = StepPlan(step_id, [], [], [], [], [], [])
         self.sequences: list[Sequence] = []
         """Parallel to `plan.rows`."""
+        self.ends: list[int] = []
+        """Parallel to `plan.rows`: tokens computed after the plan."""
         self.sampled: list[Sequence] = []
         """Parallel to `plan.sample_rows`."""
         self.admitted: list[Sequence] = []
@@ -30,16 +42,26 @@ class ScheduledStep:
         self.token_budget = token_budget
         """Tokens the plan may still take."""
 
+    def choose(self, sequence: Sequence, num_new: int) -> None:
+        self.sequences.append(sequence)
+        self.plan.num_new_tokens.append(num_new)
+        self.token_budget -= num_new
+
     def advance(self) -> None:
-        """Move the chosen sequences forward by their new tokens, and sample those that have no more to compute."""
-        plan, sampled = self.plan, self.sampled
+        """Move the chosen sequences forward by their new tokens, and sample those that have no more to compute.
+
+        A beam that is sampled stands still until the search has chosen.
+        """
+        plan, sampled, ends = self.plan, self.sampled, self.ends
         for sequence, num_new in zip(self.sequences, plan.num_new_tokens, strict=True):
             start = sequence.num_computed_tokens
             end = start + num_new
             sequence.last_start = start
             sequence.num_computed_tokens = end
+            ends.append(end)
             if end == sequence.num_tokens:
-                sequence.num_tokens = end + 1
+                if sequence.beams is None:
+                    sequence.num_tokens = end + 1
                 sampled.append(sequence)
         plan.rows = [sequence.row for sequence in self.sequences]
         plan.sample_rows = [sequence.row for sequence in sampled]
@@ -56,7 +78,7 @@ class Scheduler:
     """Plans steps by the progress rule and applies their results.
 
     There are no phases: a step moves each sequence's `num_computed_tokens` towards its `num_tokens`, and samples where
-    they meet. Prefill, its chunks, decode and the recomputation after a preemption are all this rule.
+    they meet. Prefill, its chunks, decode, a prefix hit and the recomputation after a preemption are all this rule.
 
     Plans may overlap (depth 2): `schedule` may be called again before the last plan's result is applied. A sequence
     that ends or is preempted while a plan in flight may name its row and blocks leaves them in quarantine until that
@@ -69,8 +91,10 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        num_host_blocks: int = 0,
         admission: AdmissionPolicy | None = None,
         preemption: PreemptionPolicy | None = None,
+        way: WayPolicy | None = None,
     ) -> None:
         self.kv = kv
         self.max_num_seqs = max_num_seqs
@@ -78,18 +102,23 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         """Everything that is not finished, by request id."""
         self.running: dict[int, Sequence] = {}
-        """By row, in order of admission."""
+        """By row, in order of arrival."""
         self.waiting: AdmissionPolicy = FirstComeFirstServed() if admission is None else admission
+        self.rows = Rows(max_num_seqs, kv.pool)
+        self.slots = HostSlots(num_host_blocks)
+        self.swapping = Swapping(kv, self.rows, self.slots)
+        self.in_flight = InFlightPrefixes()
+        self.published = Published(kv.pool, kv.index)
         self._preemption: PreemptionPolicy = LatestArrival() if preemption is None else preemption
-
-        self.quarantine = Quarantine()
-        self.free_rows = list(range(max_num_seqs - 1, -1, -1))
-        self.released_rows: list[int] = []
-        """Free rows that the next plan must name as released."""
-        self._last_planned = 0
-        self._last_applied = 0
+        self._way: WayPolicy = MeasuredCosts() if way is None else way
+        self._num_unborn = 0
+        """Sequences that wait for their leader."""
+        self.beams = Beams(self)
+        self.refused: list[TokenDelta] = []
+        """Requests that turned out never to fit; whoever makes steps tells them."""
 
         self.num_preemptions = 0
+        self.num_swap_preemptions = 0
         self.num_prompt_tokens = 0
         self.num_generated_tokens = 0
         self.num_recomputed_tokens = 0
@@ -99,33 +128,89 @@ class Scheduler:
     @property
     def num_steps(self) -> int:
         """Plans made that had work."""
-        return self._last_planned
+        return self.rows.last_planned
 
     @property
     def has_work(self) -> bool:
         """Whether a plan made now may hold something."""
-        return bool(self.running or self.released_rows or len(self.waiting))
+        return bool(self.running or self.rows.released or len(self.waiting) or self.kv.has_work or self.slots.discards)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.in_flight) + self._num_unborn
 
     # ---- arrivals and departures
 
     def add(self, request_id: int, sequences: list[Sequence]) -> None:
-        """Queue a request's sequences. The caller has checked that they can run and that their indices are new."""
+        """Queue a request's sequences; the first one computes the prompt for all that have computed nothing.
+
+        The caller has checked that they can run and that their indices are new.
+        """
         request = self.requests.setdefault(request_id, Request())
         for sequence in sequences:
             request.sequences[sequence.index] = sequence
-            self.waiting.put(sequence)
+            self.kv.identify(sequence)
+        leader, *others = sequences
+        self.waiting.put(leader)
+        if others:
+            request.leader = leader
+            request.unborn = {sequence.index: sequence for sequence in others}
+            self._num_unborn += len(others)
 
-    def end(self, sequence: Sequence) -> None:
-        """End an unfinished sequence wherever it is; its row and blocks are free once no plan in flight names them."""
+    def end(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """End an unfinished sequence wherever it is; its row and blocks are free once no plan in flight names them.
+
+        Args:
+            keep: Whether what it computed may be reused.
+        """
+        request = self.requests[sequence.request_id]
         if sequence.status is SequenceStatus.RUNNING:
-            self._leave_row(sequence)
+            if keep and sequence.row in self.running:
+                self.kv.seal(sequence)
+            self.leave_row(sequence)
+        elif sequence.index in request.unborn:
+            del request.unborn[sequence.index]
+            self._num_unborn -= 1
+        elif sequence in self.in_flight:
+            self.in_flight.give_up(sequence)
         else:
             self.waiting.remove(sequence)
+            if sequence.status is SequenceStatus.SWAPPED:
+                self.swapping.forget(sequence)
         sequence.move_to(SequenceStatus.FINISHED)
-        request = self.requests[sequence.request_id]
         del request.sequences[sequence.index]
+        if request.leader is sequence:
+            self._pass_on(request)
         if not request.sequences:
             del self.requests[sequence.request_id]
+            if sequence.beams is not None:
+                self.beams.reserve_rows(sequence.beams, 0)
+
+    def leave_row(self, sequence: Sequence) -> None:
+        """Take a resident sequence's row and blocks, whether it runs or is on its way back from the host."""
+        if sequence in self.swapping.arriving:
+            self.swapping.forget_arriving(sequence)
+        else:
+            del self.running[sequence.row]
+            self.wake(self.in_flight.leave(sequence))
+        if sequence.beams is None or not self.beams.retire_untold(sequence):
+            row, sequence.row = sequence.row, NO_ROW
+            self.rows.retire(row, self.kv.detach(sequence))
+
+    def wake(self, sequences: list[Sequence]) -> None:
+        """Sequences wait no more for another's prefix."""
+        for sequence in sequences:
+            self.waiting.put(sequence)
+
+    def _pass_on(self, request: Request) -> None:
+        """The leader is gone before the prompt was computed: the next one computes it."""
+        request.leader = None
+        for index in request.unborn:
+            heir = request.unborn.pop(index)
+            self._num_unborn -= 1
+            self.waiting.put(heir)
+            request.leader = heir if request.unborn else None
+            return
 
     # ---- planning
 
@@ -136,18 +221,23 @@ class Scheduler:
         token budget. A step in which somebody could not get a block admits nobody: the blocks just won back would go
         to the newcomer, and the next step would preempt again.
         """
-        step = ScheduledStep(self._last_planned + 1, self.max_num_batched_tokens)
-        everyone_fits = self._choose_running(step)
+        step = ScheduledStep(self.rows.last_planned + 1, self.max_num_batched_tokens)
         plan = step.plan
-        plan.released_rows = self.released_rows
-        self.released_rows = []
+        self.beams.tell(plan)
+        everyone_fits = self._choose_running(step)
+        plan.released_rows = self.rows.take_released()
         if everyone_fits:
             self._admit_waiting(step)
         if self.num_preemptions:
             self.num_recomputed_tokens += step.num_recomputed_tokens()
         step.advance()
+        if self._num_unborn:
+            self._fork_unborn(step)
+        self.kv.end_plan(plan)
+        if self.slots.discards:
+            plan.discards = self.slots.take_discards()
         if plan.has_work:
-            self._last_planned = plan.step_id
+            self.rows.last_planned = plan.step_id
         return step
 
     def _choose_running(self, step: ScheduledStep) -> bool:
@@ -156,85 +246,255 @@ class Scheduler:
         budget = step.token_budget
         choose, count = step.sequences.append, step.plan.num_new_tokens.append
         running = list(self.running.values())
+        checked: BeamGroup | None = None
         for i, sequence in enumerate(running):
             num_tokens = sequence.num_tokens
             if num_tokens == sequence.max_num_tokens or sequence.row == NO_ROW:
                 continue  # its last token is being sampled, or it was just preempted
             num_new = num_tokens - sequence.num_computed_tokens
             if num_new > budget:
-                # Never 0: nobody is admitted on an empty budget, so only the last admitted can be inside its prompt,
-                # and everyone before it takes one token.
                 num_new = budget
+            if num_new <= 0:
+                if budget:
+                    continue  # a beam that waits for the others
+                break
+            if sequence.beams is not None and sequence.beams is not checked:
+                checked = sequence.beams
+                if self.beams.shortage(checked) > 0:
+                    everyone_fits = False
+                    if not self._make_room(step, running, i, partial(self.beams.shortage, checked)):
+                        break
             end = sequence.num_computed_tokens + num_new
-            if end > sequence.num_slots and not self.kv.grow(sequence, end, step.plan.table_growth):
+            if end > sequence.num_slots and not self.kv.grow(sequence, end, step.plan):
                 everyone_fits = False
-                if not self._make_room(running, i, end):
+                if not self._make_room(step, running, i, partial(self.kv.shortage, sequence, end)):
                     break  # nobody younger may take the blocks it waits for
-                self.kv.grow(sequence, end, step.plan.table_growth)
+                self.kv.grow(sequence, end, step.plan)
             budget -= num_new
             choose(sequence)
             count(num_new)
         step.token_budget = budget
         return everyone_fits
 
-    def _make_room(self, running: list[Sequence], i: int, end: int) -> bool:
+    def _make_room(self, step: ScheduledStep, running: list[Sequence], i: int, shortage: Callable[[], int]) -> bool:
         """Preempt until `running[i]` can grow. False if it must wait for a plan in flight, or was preempted itself."""
         sequence = running[i]
-        while (shortage := self.kv.shortage(sequence, end)) > 0:
-            if shortage <= self.quarantine.num_blocks:
+        while (missing := shortage()) > 0:
+            if missing <= self.rows.quarantine.num_blocks:
                 return False
-            victim = self._preemption.choose([s for s in running[i:] if s.status is SequenceStatus.RUNNING])
-            self._preempt(victim)
-            if victim is sequence:
+            candidates = [s for s in running[i:] if s.row != NO_ROW]
+            victim = self._preemption.choose(candidates)
+            gang = [victim]
+            if victim.request_id != sequence.request_id or victim.beams is not None:
+                # Its sequences share blocks, so one of them alone would free little.
+                gang = [s for s in candidates if s.request_id == victim.request_id]
+            self._preempt(gang, step.plan)
+            if sequence in gang:
                 return False
         return True
+
+    def _preempt(self, gang: list[Sequence], plan: StepPlan) -> None:
+        """Take rows and blocks from sequences of one request, by swap or to be computed again."""
+        self.num_preemptions += len(gang)
+        num_tokens = sum(sequence.num_computed_tokens for sequence in gang)
+        beams = gang[0].beams
+        if self._way.swaps(self.swapping.num_blocks(gang), num_tokens) and self.swapping.has_room(gang):
+            self.num_swap_preemptions += len(gang)
+            for sequence in gang:
+                del self.running[sequence.row]
+                self.wake(self.in_flight.leave(sequence))
+            self.swapping.swap_out(gang, plan)
+            self.wake(gang)
+            if beams is not None:
+                self.beams.reserve_rows(beams, 0)
+        elif beams is not None:
+            self.beams.restart(beams, plan)
+        else:
+            for sequence in gang:
+                self.kv.seal(sequence)
+                self.leave_row(sequence)
+                sequence.forget_blocks()
+                sequence.move_to(SequenceStatus.PREEMPTED)
+                self.waiting.put(sequence)
 
     def _admit_waiting(self, step: ScheduledStep) -> None:
         # A preempted sequence may still wait for a token from a plan in flight, but not here: the plan that preempted
         # it admits nobody, and the plan before that was applied before another is made.
-        while len(self.waiting) and step.token_budget and self.free_rows:
+        while len(self.waiting) and step.token_budget:
             sequence = self.waiting.peek()
-            num_new = min(sequence.num_tokens, step.token_budget)
-            sequence.row = self.free_rows[-1]
-            if not self.kv.admit(sequence, num_new, step.plan.table_growth):
-                sequence.row = NO_ROW
+            if sequence.status is SequenceStatus.SWAPPED:
+                admitted = self._swap_in(step, sequence)
+            else:
+                admitted = self._admit(step, sequence)
+            if not admitted:
+                if self._is_alone:
+                    self._give_up(sequence)
+                    continue
                 return  # admission is in order, so nobody behind may pass
-            self._start(step, sequence)
-            step.sequences.append(sequence)
-            step.plan.num_new_tokens.append(num_new)
-            step.token_budget -= num_new
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nothing that holds rows or blocks will give them back by itself."""
+        return not (self.running or self.swapping.arriving or len(self.rows.quarantine))
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """A sequence could not be admitted to an idle engine."""
+        if sequence.status is SequenceStatus.SWAPPED:
+            self._lost(self.swapping.lose(sequence))
+            return
+        request = self.requests[sequence.request_id]
+        why = (
+            f"the request needs more KV memory than is left: {self.published.num_blocks} of "
+            f"{self.kv.pool.num_blocks} blocks are taken by published prefixes"
+        )
+        for index, other in list(request.sequences.items()):
+            self.refused.append(TokenDelta(other.request_id, index, [], finish_reason=FINISH_ERROR, error=why))
+            self.end(other, keep=False)
+
+    def _admit(self, step: ScheduledStep, sequence: Sequence) -> bool:
+        """Let a sequence in, or let it wait for another. False if there is no room for it."""
+        num_rows = 1 if sequence.beams is None else sequence.beams.width
+        if self.rows.num_available < num_rows:
+            return False
+        match = self.kv.match(sequence)
+        if self._waits_for_another(sequence, match):
+            return True
+        sequence.row = self.rows.free[-1]
+        num_new = self.kv.admit(sequence, match, step.token_budget, step.plan)
+        if not num_new:
+            sequence.row = NO_ROW
+            return False
+        self._start(step, sequence)
+        if sequence.beams is not None:
+            self.beams.reserve_rows(sequence.beams, num_rows - 1)
+        step.choose(sequence, num_new)
+        return True
+
+    def _waits_for_another(self, sequence: Sequence, match: Match) -> bool:
+        """Whether somebody computes right now what this sequence needs next; then it waits for that."""
+        index, lineage = self.kv.index, sequence.lineage
+        if index is None or lineage is None or not self.in_flight.num_computing:
+            return False
+        if sequence.sampling.prompt_logprobs is not None:
+            return False
+        tokens = sequence.token_ids
+        columns = range(len(match.contents), (len(tokens) - 1) // self.kv.block_size)
+        key = self.in_flight.last_shared(index.key_of(lineage, column, tokens) for column in columns)
+        if key is None:
+            return False
+        self.waiting.remove(sequence)
+        self.in_flight.wait(sequence, key)
+        return True
 
     def _start(self, step: ScheduledStep, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
         source = sequence.source
-        if sequence.status is SequenceStatus.WAITING and sequence.index == source.first_index:
-            self.num_prompt_tokens += source.num_prompt_tokens  # once, whatever n is
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = 0
+            if sequence.index == source.first_index:  # once, whatever n is
+                self.num_prompt_tokens += source.num_prompt_tokens
+                sequence.num_cached_tokens = min(sequence.num_computed_tokens, source.num_prompt_tokens)
+                if sequence.lineage is not None:
+                    sequence.account.num_prefix_query_tokens += source.num_prompt_tokens
+                    sequence.account.num_prefix_hit_tokens += sequence.num_cached_tokens
         sequence.move_to(SequenceStatus.RUNNING)
-        self.running[self.free_rows.pop()] = sequence
+        self.rows.take()
+        self.run(sequence)
+        self._set_up(step, sequence)
+        index, lineage = self.kv.index, sequence.lineage
+        if index is not None and lineage is not None:
+            tokens = sequence.token_ids
+            columns = range(len(lineage.contents), len(tokens) // self.kv.block_size)
+            if len(columns):
+                self.in_flight.begin(sequence, [index.key_of(lineage, column, tokens) for column in columns])
+
+    def run(self, sequence: Sequence) -> None:
+        """Enter a sequence that has a row, in its place."""
+        last = next(reversed(self.running.values()), None)
+        self.running[sequence.row] = sequence
+        if last is not None and last.arrival > sequence.arrival:
+            in_order = sorted(self.running.values(), key=lambda s: s.arrival)
+            self.running = {s.row: s for s in in_order}
+
+    def _set_up(self, step: ScheduledStep, sequence: Sequence) -> None:
+        source = sequence.source
         step.admitted.append(sequence)
         step.plan.setups.append(
             RowSetup(
                 row=sequence.row,
                 token_ids=sequence.token_ids,
                 num_prompt_tokens=source.num_prompt_tokens,
-                num_computed_tokens=0,
+                num_computed_tokens=sequence.num_computed_tokens,
                 sampling=sequence.sampling,
                 seed=source.seed,
                 sequence_index=sequence.index,
                 eos_token_ids=source.eos_token_ids,
                 adapter=source.adapter,
                 grammar_id=source.grammar_id,
+                num_candidates=0 if sequence.beams is None else sequence.beams.num_candidates,
             )
         )
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's row and blocks; it computes its tokens again when it is next admitted."""
-        sequence.num_lost_tokens = max(sequence.num_lost_tokens, sequence.num_computed_tokens)
-        sequence.num_computed_tokens = sequence.last_start = 0
-        self._leave_row(sequence)
-        sequence.move_to(SequenceStatus.PREEMPTED)
-        self.waiting.put(sequence)
-        self.num_preemptions += 1
+    def _swap_in(self, step: ScheduledStep, sequence: Sequence) -> bool:
+        """Bring a swapped sequence back with its gang. False if there is no room for all of them yet."""
+        gang = self.swapping.gang_of(sequence)
+        beams = sequence.beams
+        num_rows = len(gang.sequences) if beams is None else beams.width
+        if not gang.is_out or self.rows.num_available < num_rows:
+            return False
+        # Those that run must each get their next block, or they would push the gang out again.
+        margin = 0
+        if self.running or self.swapping.arriving:
+            margin = (len(self.running) + len(gang.sequences)) * self.kv.spec.num_groups
+        if self.swapping.needs(gang) + margin > self.kv.num_available_blocks:
+            return False
+        for member in gang.sequences:
+            self.waiting.remove(member)
+        self.swapping.swap_in(gang, step.plan)
+        if beams is not None:
+            self.beams.reserve_rows(beams, num_rows - len(gang.sequences))
+        for member in gang.sequences:
+            self._set_up(step, member)
+        return True
+
+    # ---- n answers from one prompt
+
+    def _fork_unborn(self, step: ScheduledStep) -> None:
+        """Where a leader has its whole prompt in the plan, its siblings are sampled from its logits.
+
+        Those for whom there is no row or block come later, as sequences of their own.
+        """
+        for leader in list(step.sampled):
+            request = self.requests[leader.request_id]
+            if request.leader is not leader:
+                continue
+            unborn, request.unborn, request.leader = request.unborn, {}, None
+            self._num_unborn -= len(unborn)
+            num_born = 0
+            for child in unborn.values():
+                fits = self.kv.num_available_blocks > (num_born + 1) * self.kv.spec.num_groups
+                if self.rows.num_available > 0 and fits:
+                    self._fork(step, leader, child)
+                    num_born += 1
+                else:
+                    self.waiting.put(child)
+
+    def _fork(self, step: ScheduledStep, leader: Sequence, child: Sequence) -> None:
+        plan = step.plan
+        self.kv.fork(leader, child)
+        child.num_tokens = leader.num_tokens
+        child.num_cached_tokens = 0
+        child.row = self.rows.take()
+        child.move_to(SequenceStatus.RUNNING)
+        self.run(child)
+        if not plan.sample_sources:
+            plan.sample_sources = list(plan.sample_rows)
+        plan.forks.append(RowFork(leader.row, child.row, child.index))
+        # The worker forks before it writes this plan's entries, so the child needs them too.
+        plan.table_growth += [(g, child.row, c, b) for g, row, c, b in plan.table_growth if row == leader.row]
+        plan.sample_rows.append(child.row)
+        plan.sample_sources.append(leader.row)
+        step.sampled.append(child)
 
     # ---- applying
 
@@ -252,12 +512,35 @@ class Scheduler:
                     f"{result.step_id} with {len(result.token_ids)} tokens"
                 ]
             )
-        self._last_applied = plan.step_id
-        for retired in self.quarantine.take(plan.step_id):
-            self._free(retired.row, retired.block_ids)
-        deltas = self._prompt_deltas(step, result.prompt_logprobs or []) + self._error_deltas(step, result)
+        self.rows.applied(plan.step_id)
+        self._way.observe(plan, result)
+        swapped = self._apply_swaps(plan, result) if plan.swap_out or plan.swap_in else []
+        deltas = swapped + self._prompt_deltas(step, result.prompt_logprobs or []) + self._error_deltas(step, result)
+        if self.kv.index is not None:
+            self._commit(step)
         self._append_tokens(step, result, deltas)
         return deltas
+
+    def _apply_swaps(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
+        arrived, lost = self.swapping.applied(plan, result)
+        for sequence in arrived:
+            self.run(sequence)
+        self._lost(lost)
+        groups = {s.beams for s in arrived if s.beams is not None and s.status is SequenceStatus.RUNNING}
+        return [delta for group in groups for delta in self.beams.take_turn(group)]
+
+    def _lost(self, sequences: list[Sequence]) -> None:
+        """Sequences lost what they had swapped: they compute it again."""
+        self.wake(sequences)
+        for group in {s.beams for s in sequences if s.beams is not None}:
+            self.beams.restart(group, None)
+
+    def _commit(self, step: ScheduledStep) -> None:
+        """Let others find the blocks that the step completed."""
+        running = SequenceStatus.RUNNING
+        for sequence, end in zip(step.sequences, step.ends, strict=True):
+            if end >= sequence.next_commit and sequence.status is running and sequence.row in self.running:
+                self.wake(self.in_flight.done(self.kv.commit(sequence, end)))
 
     def _append_tokens(self, step: ScheduledStep, result: StepResult, deltas: list[TokenDelta]) -> None:
         add_delta = deltas.append
@@ -268,11 +551,16 @@ class Scheduler:
             if sequence.status is finished:
                 num_dropped += 1
                 continue
+            if sequence.beams is not None:
+                deltas += self.beams.receive(sequence, None if logprobs is None else logprobs[i])
+                continue
             answer = sequence.answer
             answer.append(token)
             delta = TokenDelta(sequence.request_id, sequence.index, [token])
             if logprobs is not None and (found := logprobs[i]) is not None:
                 delta.logprobs = [found]
+            if len(answer) == 1:
+                delta.num_cached_tokens = sequence.num_cached_tokens or 0
             if len(answer) >= sequence.max_answer_tokens or token in sequence.stop_tokens:
                 self._finish_if_due(sequence, delta)
             add_delta(delta)
@@ -288,6 +576,8 @@ class Scheduler:
             delta.logprobs = None
             delta.finish_reason = FINISH_LENGTH
             self.num_generated_tokens -= 1
+            if sequence.source.publish is not None:
+                self.published.keep(sequence.source.publish, sequence)
         elif token in sequence.stop_tokens and num_answer > sequence.min_answer_tokens:
             delta.finish_reason = FINISH_STOP
             delta.stop_reason = sequence.stop_tokens[token]
@@ -298,18 +588,26 @@ class Scheduler:
         self.end(sequence)
 
     def _error_deltas(self, step: ScheduledStep, result: StepResult) -> list[TokenDelta]:
-        """End the sequences that failed alone."""
+        """End the sequences that failed alone; of a beam search all."""
         deltas: list[TokenDelta] = []
         if result.row_errors:
             by_row = dict(zip(step.plan.rows, step.sequences, strict=True))
+            by_row |= dict(zip(step.plan.sample_rows, step.sampled, strict=True))
             for row, message in result.row_errors:
                 sequence = by_row[row]
-                if sequence.status is not SequenceStatus.FINISHED:
-                    self.end(sequence)
-                    self.num_errors += 1
-                    deltas.append(
-                        TokenDelta(sequence.request_id, sequence.index, [], finish_reason=FINISH_ERROR, error=message)
-                    )
+                if sequence.status is SequenceStatus.FINISHED:
+                    continue
+                self.num_errors += 1
+                indices = [sequence.index]
+                if sequence.beams is not None:
+                    indices = list(range(sequence.source.sampling.n))
+                    self.beams.end(sequence.beams)
+                else:
+                    self.end(sequence, keep=False)
+                deltas += [
+                    TokenDelta(sequence.request_id, index, [], finish_reason=FINISH_ERROR, error=message)
+                    for index in indices
+                ]
         return deltas
 
     def _prompt_deltas(self, step: ScheduledStep, entries: list[PromptLogprobs]) -> list[TokenDelta]:
@@ -336,23 +634,6 @@ class Scheduler:
                     # A recomputation need not score the prompt again.
                     sequence.sampling = msgspec.structs.replace(sequence.sampling, prompt_logprobs=None)
         return deltas
-
-    # ---- rows and blocks
-
-    def _leave_row(self, sequence: Sequence) -> None:
-        row = sequence.row
-        del self.running[row]
-        sequence.row = NO_ROW
-        block_ids = self.kv.detach(sequence)
-        if self._last_planned > self._last_applied:
-            self.quarantine.put(Retired(self._last_planned, row, block_ids))
-        else:
-            self._free(row, block_ids)
-
-    def _free(self, row: int, block_ids: list[int]) -> None:
-        self.kv.pool.release(block_ids)
-        self.free_rows.append(row)
-        self.released_rows.append(row)
 
 
 def _wants_prompt_logprobs(sequence: Sequence) -> bool:

@@ -97,6 +97,8 @@ class StepPlan(msgspec.Struct, array_like=True):
             or self.swap_out
             or self.swap_in
             or self.discards
+            or self.forks
+            or self.row_tokens
         )
 
 

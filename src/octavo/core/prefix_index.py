@@ -1,0 +1,312 @@
+"""Finds computed KV by what it was computed from.
+
+Content is a chain: each block's key names its tokens and, through the parent's key, everything before them
+(`block_keys`). The index maps keys to blocks and, for prompts that leave a block midway, (parent key, first token) to
+the few blocks that begin so. A key alone is never trusted: tokens and chain are compared on every hit, so two contents
+with one key could not be mixed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from octavo.core.block_keys import ModelFingerprint, Scope, block_key, root_key
+from octavo.core.kv_spec import KVSpec
+from octavo.messages import PUBLIC_TENANT
+
+MAX_CHILDREN = 8
+"""Blocks remembered per (parent key, first token); the oldest is forgotten."""
+
+NO_BLOCK = 0
+
+
+class Content:
+    """What one column of a sequence holds, and the blocks in which it can be found.
+
+    A root has no parent and no block; its `tokens` are the scope's names, so that roots too are compared, not trusted.
+    """
+
+    __slots__ = ("blocks", "depth", "key", "num_hits", "parent", "tokens")
+
+    def __init__(
+        self, key: bytes, parent: Content | None, tokens: tuple[object, ...], num_groups: int, depth: int
+    ) -> None:
+        self.key = key
+        self.parent = parent
+        self.tokens = tokens
+        self.blocks = [NO_BLOCK] * num_groups
+        """Per group, the block that holds it; `NO_BLOCK` where none does."""
+        self.depth = depth
+        """Tokens before it."""
+        self.num_hits = 0
+
+
+def is_same(a: Content | None, b: Content | None) -> bool:
+    """Whether two chains hold the same, compared token by token as far as they are not one object."""
+    while a is not b:
+        if a is None or b is None or a.key != b.key or a.tokens != b.tokens:
+            return False
+        a, b = a.parent, b.parent
+    return True
+
+
+class Lineage:
+    """Where a sequence's chain begins, and how much of it is known."""
+
+    __slots__ = ("contents", "keys", "public", "root", "scope_root", "secret")
+
+    def __init__(self, scope_root: Content, secret: bytes) -> None:
+        self.scope_root = scope_root
+        self.root = scope_root
+        """Parent of the first column that is not public."""
+        self.secret = secret
+        self.public: list[Content] = []
+        """Leading columns that are published."""
+        self.keys: list[bytes] = []
+        """Keys of the whole columns after the public ones, as far as anybody asked."""
+        self.contents: list[Content] = []
+        """Of the leading columns, those that were hit or committed."""
+
+    def fork(self) -> Lineage:
+        twin = Lineage(self.scope_root, self.secret)
+        twin.root, twin.public = self.root, self.public
+        twin.keys, twin.contents = self.keys.copy(), self.contents.copy()
+        return twin
+
+    def forget_contents(self) -> None:
+        """The sequence gave its blocks back."""
+        self.contents = []
+
+
+class Match(NamedTuple):
+    """The longest prefix of a sequence that is there already."""
+
+    contents: list[Content]
+    """Whole columns, to be shared by reference."""
+    tail: Content | None
+    """A block to copy: its first `num_tail_tokens` tokens come next."""
+    num_tail_tokens: int
+
+    def num_tokens(self, block_size: int) -> int:
+        return len(self.contents) * block_size + self.num_tail_tokens
+
+
+NO_MATCH = Match([], None, 0)
+
+
+class PrefixIndex:
+    """The contents that can be hit.
+
+    Args:
+        spec: The model's KV groups and block size.
+        fingerprint: What decides the bits of a block besides its tokens.
+        secret: At least 16 bytes; each tenant's own secret is derived from it.
+    """
+
+    def __init__(self, spec: KVSpec, fingerprint: ModelFingerprint, secret: bytes) -> None:
+        self._block_size = spec.block_size
+        self._num_groups = spec.num_groups
+        self._full_groups = [g for g, group in enumerate(spec.groups) if group.window is None]
+        self._windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
+        self._fingerprint = fingerprint
+        self._secret = secret
+        self._by_key: dict[bytes, Content] = {}
+        self._children: dict[tuple[bytes, object], list[Content]] = {}
+        self._public = self.open(PUBLIC_TENANT, None, None)
+        self.num_published = 0
+        """Published prefixes. Without one, nobody looks under the public scope."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Content]:
+        return iter(self._by_key.values())
+
+    def find(self, key: bytes) -> Content | None:
+        """The content registered under a key; for audits."""
+        return self._by_key.get(key)
+
+    def open(self, tenant: str, adapter: str | None, salt: str | None) -> Lineage:
+        """The beginning of a chain: only chains with equal beginnings can meet."""
+        secret = blake2b(tenant.encode("utf-8", "surrogatepass"), key=self._secret[:64], digest_size=32).digest()
+        scope = Scope(secret=secret, tenant=tenant, adapter=adapter, salt=salt)
+        root = Content(root_key(self._fingerprint, scope), None, (tenant, adapter, salt), 0, 0)
+        return Lineage(root, secret)
+
+    # ---- looking up
+
+    def match(self, lineage: Lineage, token_ids: Sequence[int], limit: int) -> Match:
+        """The longest prefix, of at most `limit` tokens, that can be read from blocks that are there.
+
+        A group with a window needs only the columns that the next token will read.
+        """
+        self._look_under_public(lineage, token_ids, limit)
+        contents = list(lineage.public)
+        parent = lineage.root
+        for column in range(len(contents), limit // self._block_size):
+            found = self._lookup(lineage, column, parent, token_ids)
+            if found is None:
+                break
+            contents.append(found)
+            parent = found
+        tail, num_tail = self._tail(lineage, parent, contents, token_ids, limit)
+        match = self._within_windows(contents, tail, num_tail)
+        if len(match.contents) < len(lineage.public):
+            self._set_public(lineage, match.contents)
+        return match
+
+    def key_of(self, lineage: Lineage, column: int, token_ids: Sequence[int]) -> bytes:
+        """The key of a whole column that is not public. `token_ids` are the sequence's, from its beginning."""
+        size = self._block_size
+        keys = lineage.keys
+        place = column - len(lineage.public)
+        for c in range(column - place + len(keys), column + 1):
+            parent = keys[-1] if keys else lineage.root.key
+            keys.append(block_key(lineage.secret, parent, token_ids[c * size : (c + 1) * size]))
+        return keys[place]
+
+    def _lookup(self, lineage: Lineage, column: int, parent: Content, token_ids: Sequence[int]) -> Content | None:
+        found = self._by_key.get(self.key_of(lineage, column, token_ids))
+        if found is None or any(found.blocks[g] == NO_BLOCK for g in self._full_groups):
+            return None
+        size = self._block_size
+        tokens = tuple(token_ids[column * size : (column + 1) * size])
+        return found if found.tokens == tokens and is_same(found.parent, parent) else None
+
+    def _look_under_public(self, lineage: Lineage, token_ids: Sequence[int], limit: int) -> None:
+        """Settle which leading columns are published ones; everything after them is keyed under the tenant."""
+        if not self.num_published and not lineage.public:
+            return
+        public = Lineage(self._public.root, self._public.secret)
+        contents: list[Content] = []
+        adapter = lineage.scope_root.tokens[1]
+        if self.num_published and adapter is None and not is_same(lineage.scope_root, public.root):
+            parent = public.root
+            for column in range(limit // self._block_size):
+                found = self._lookup(public, column, parent, token_ids)
+                if found is None:
+                    break
+                contents.append(found)
+                parent = found
+        self._set_public(lineage, contents)
+
+    def _set_public(self, lineage: Lineage, contents: list[Content]) -> None:
+        if len(contents) == len(lineage.public) and all(map(is_same, contents, lineage.public)):
+            return
+        lineage.public = list(contents)
+        lineage.keys = []
+        lineage.root = lineage.scope_root
+        if contents:
+            key = block_key(lineage.secret, lineage.scope_root.key, (), (contents[-1].key,))
+            lineage.root = Content(key, contents[-1], lineage.scope_root.tokens, 0, 0)
+
+    def _tail(
+        self, lineage: Lineage, parent: Content, contents: list[Content], token_ids: Sequence[int], limit: int
+    ) -> tuple[Content | None, int]:
+        """The block that agrees longest with what comes after the whole columns."""
+        start = len(contents) * self._block_size
+        rest = token_ids[start : min(start + self._block_size, limit)]
+        if not rest:
+            return None, 0
+        parents = [parent]
+        if contents and len(contents) == len(lineage.public):
+            parents.append(contents[-1])  # the published text may go on where `limit` or the prompt leaves it
+        best, most = None, 0
+        for above in parents:
+            for child in self._children.get((above.key, rest[0]), ()):
+                if NO_BLOCK not in child.blocks and is_same(child.parent, above):
+                    count = _num_equal(child.tokens, rest)
+                    if count > most:
+                        best, most = child, count
+        return best, most
+
+    def _within_windows(self, contents: list[Content], tail: Content | None, num_tail: int) -> Match:
+        """Shorten a match until every windowed group has the columns that the next token reads."""
+        if not self._windows:
+            return Match(contents, tail, num_tail)
+        size = self._block_size
+        while contents or num_tail:
+            num_tokens = len(contents) * size + num_tail
+            if all(
+                contents[column].blocks[g] != NO_BLOCK
+                for g, window in self._windows
+                for column in range(max(0, num_tokens - window + 1) // size, len(contents))
+            ):
+                break
+            if num_tail:
+                tail, num_tail = None, 0
+            else:
+                contents.pop()
+        return Match(contents, tail, num_tail)
+
+    # ---- registering
+
+    def commit(self, lineage: Lineage, token_ids: Sequence[int]) -> Content:
+        """The content of the next whole column after `lineage.contents`, whose KV is computed.
+
+        Args:
+            token_ids: The sequence's tokens from its beginning, at least through that column.
+        """
+        size = self._block_size
+        column = len(lineage.contents)
+        parent = lineage.contents[-1] if column > len(lineage.public) else lineage.root
+        tokens = tuple(token_ids[column * size : (column + 1) * size])
+        key = self.key_of(lineage, column, token_ids)
+        content = self._registered(key, parent, tokens, column * size)
+        lineage.contents.append(content)
+        return content
+
+    def seal(self, lineage: Lineage, token_ids: Sequence[int], num_computed: int) -> Content:
+        """The content of a partly filled last column, which nobody will write to any more."""
+        column = len(lineage.contents)
+        parent = lineage.contents[-1] if column > len(lineage.public) else lineage.root
+        tokens = tuple(token_ids[column * self._block_size : num_computed])
+        key = block_key(lineage.secret, parent.key, tokens)
+        return self._registered(key, parent, tokens, column * self._block_size)
+
+    def _registered(self, key: bytes, parent: Content, tokens: tuple[int, ...], depth: int) -> Content:
+        known = self._by_key.get(key)
+        if known is not None and known.tokens == tokens and is_same(known.parent, parent):
+            return known
+        content = Content(key, parent, tokens, self._num_groups, depth)
+        if known is None:
+            self._by_key[key] = content
+            children = self._children.setdefault((parent.key, tokens[0]), [])
+            children.append(content)
+            if len(children) > MAX_CHILDREN:
+                del children[0]
+        return content
+
+    def is_registered(self, content: Content) -> bool:
+        """False for a content whose key was taken by another one: it cannot be found."""
+        return self._by_key.get(content.key) is content
+
+    def forget(self, content: Content, block_id: int) -> None:
+        """A block no longer holds this content; when none does, it cannot be found."""
+        content.blocks[content.blocks.index(block_id)] = NO_BLOCK
+        if not any(content.blocks):
+            self.remove(content)
+
+    def remove(self, content: Content) -> None:
+        """Take a content that no block holds out of the index."""
+        if self._by_key.get(content.key) is not content:
+            return
+        del self._by_key[content.key]
+        if content.parent is not None:
+            place = (content.parent.key, content.tokens[0])
+            children = self._children.get(place, [])
+            if content in children:
+                children.remove(content)
+            if not children:
+                self._children.pop(place, None)
+
+
+def _num_equal(a: Sequence[object], b: Sequence[object]) -> int:
+    count = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        count += 1
+    return count
