@@ -10,6 +10,7 @@ supply a key.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
@@ -70,7 +71,10 @@ def block_key(secret: bytes, parent: bytes, token_ids: Sequence[int], extras: Se
     Raises:
         OverflowError: If a token id is negative or does not fit 32 bits.
     """
-    tokens = b"".join([token.to_bytes(4, "little") for token in token_ids])
+    try:
+        tokens = struct.pack(f"<{len(token_ids)}I", *token_ids)
+    except struct.error:
+        raise OverflowError(f"a token id among {list(token_ids)[:8]} does not fit 32 bits") from None
     return _hash(secret, _BLOCK, [parent, tokens, *extras])
 
 
@@ -96,8 +100,5 @@ def extend_chain(
 
 def _hash(secret: bytes, kind: bytes, parts: Iterable[bytes]) -> bytes:
     """Digest of the parts, each with its length before it, so that no two lists of parts read the same."""
-    digest = blake2b(key=secret, digest_size=KEY_BYTES, person=kind)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+    framed = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
+    return blake2b(framed, key=secret, digest_size=KEY_BYTES, person=kind).digest()

@@ -9,6 +9,9 @@ from octavo.core.eviction import EvictionPolicy, LeastRecentlyUsed
 from octavo.core.prefix_index import Content
 from octavo.errors import InvariantError
 
+_REFILL = 64
+"""Untouched blocks put on the free list at once."""
+
 NULL_BLOCK = 0
 """Stands in block tables where a block fell out of the window. Never handed out, never read, never written."""
 
@@ -177,9 +180,9 @@ class BlockPool:
             self.freed.append(block_id)
 
     def _refill(self, count: int) -> None:
-        """Bring the free list to `count` blocks: untouched ones, then evicted ones."""
+        """Bring the free list to `count` blocks or more: untouched ones, then evicted ones."""
         missing = count - len(self._free)
-        last = min(self._untouched + missing, len(self.owner))
+        last = min(self._untouched + max(missing, _REFILL), len(self.owner))
         fresh = range(self._untouched, last)
         self._untouched = last
         # The list is taken from its end: what must come last goes in front.

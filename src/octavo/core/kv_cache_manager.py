@@ -39,6 +39,7 @@ class KVCacheManager:
         if index is not None:
             pool.forget = index.forget
         self.block_size = spec.block_size
+        self.num_groups = spec.num_groups
         self.num_promised_blocks = 0
         self._max_unread = depth * max_chunk
         self._overlaps = depth > 1
@@ -159,14 +160,15 @@ class KVCacheManager:
 
     def shortage(self, sequence: Sequence, end: int) -> int:
         """Blocks missing before `grow` can succeed; not above 0 if it can."""
-        num_new = self._num_new_columns(sequence, end) * self.spec.num_groups + self._num_shared_tails(sequence)
-        ref_count = self.pool.ref_count
-        num_let_go = sum(
-            ref_count[block_id] == 1
-            for group, first, last in self._dead_columns(sequence)
-            for block_id in sequence.block_tables[group][first:last]
-        )
-        return num_new - num_let_go - sequence.num_promised_blocks - self.num_available_blocks
+        needed = self._num_new_columns(sequence, end) * self.num_groups + len(self._shared_tails(sequence))
+        if self._windows:
+            ref_count = self.pool.ref_count
+            needed -= sum(
+                ref_count[block_id] == 1
+                for group, first, last in self._dead_columns(sequence)
+                for block_id in sequence.block_tables[group][first:last]
+            )
+        return needed - sequence.num_promised_blocks - self.num_available_blocks
 
     def grow(self, sequence: Sequence, end: int, plan: StepPlan) -> bool:
         """Bind blocks until the first `end` tokens have slots that nobody else reads.
@@ -176,19 +178,21 @@ class KVCacheManager:
         """
         if self.shortage(sequence, end) > 0:
             return False
-        growth = plan.table_growth
-        num_let_go = self._leave_windows(sequence, plan)
+        num_let_go = self._leave_windows(sequence, plan) if self._windows else 0
         num_copies = self._copy_shared_tails(sequence, plan)
         num_new = self._num_new_columns(sequence, end)
+        row, growth, account = sequence.row, plan.table_growth, sequence.account
         for group, table in enumerate(sequence.block_tables):
-            first = len(table)
-            block_ids = self.pool.acquire(num_new, sequence.account)
+            column = len(table)
+            block_ids = self.pool.acquire(num_new, account)
             table += block_ids
-            growth += [(group, sequence.row, first + i, block_id) for i, block_id in enumerate(block_ids)]
+            for block_id in block_ids:
+                growth.append((group, row, column, block_id))
+                column += 1
         self._count_faults(sequence, num_new)
         sequence.num_slots = len(sequence.block_tables[0]) * self.block_size
         if sequence.num_promised_blocks or num_let_go:
-            self._redeem(sequence, num_new * self.spec.num_groups + num_copies - num_let_go)
+            self._redeem(sequence, num_new * self.num_groups + num_copies - num_let_go)
         return True
 
     def _redeem(self, sequence: Sequence, num_taken: int) -> None:
@@ -198,7 +202,8 @@ class KVCacheManager:
         self._promise(sequence, min(most, max(0, sequence.num_promised_blocks - num_taken)))
 
     def _num_new_columns(self, sequence: Sequence, end: int) -> int:
-        return max(0, self.spec.blocks_per_tokens(end) - len(sequence.block_tables[0]))
+        num_new = -(-end // self.block_size) - len(sequence.block_tables[0])
+        return num_new if num_new > 0 else 0
 
     def _shared_tails(self, sequence: Sequence) -> list[int]:
         """Groups whose partly filled last block has other readers. Only asked where `num_slots` says that it may."""
@@ -207,12 +212,11 @@ class KVCacheManager:
         ref_count = self.pool.ref_count
         return [group for group, table in enumerate(sequence.block_tables) if ref_count[table[-1]] > 1]
 
-    def _num_shared_tails(self, sequence: Sequence) -> int:
-        return len(self._shared_tails(sequence))
-
     def _copy_shared_tails(self, sequence: Sequence, plan: StepPlan) -> int:
         """Copy on write: the next token goes into a block that others read too."""
         groups = self._shared_tails(sequence)
+        if not groups:
+            return 0
         for group in groups:
             table = sequence.block_tables[group]
             source = table[-1]
@@ -255,9 +259,11 @@ class KVCacheManager:
 
     def _count_faults(self, sequence: Sequence, num_new: int) -> None:
         lost = sequence.num_lost_tokens - sequence.num_slots
-        num_recomputed = min(num_new, self.spec.blocks_per_tokens(lost)) if lost > 0 else 0
-        sequence.account.num_recompute_faults += num_recomputed * self.spec.num_groups
-        sequence.account.num_allocation_faults += (num_new - num_recomputed) * self.spec.num_groups
+        if lost > 0:
+            num_recomputed = min(num_new, self.spec.blocks_per_tokens(lost))
+            sequence.account.num_recompute_faults += num_recomputed * self.num_groups
+            num_new -= num_recomputed
+        sequence.account.num_allocation_faults += num_new * self.num_groups
 
     # ---- sharing
 
@@ -282,11 +288,11 @@ class KVCacheManager:
         index, lineage = self.index, sequence.lineage
         if index is None or lineage is None:
             return []
-        tokens = sequence.token_ids
         keys = []
         while sequence.next_commit <= num_computed:
             column = len(lineage.contents)
-            content = index.commit(lineage, tokens)
+            end = sequence.next_commit
+            content = index.commit(lineage, sequence.tokens_between(end - self.block_size, end))
             self._attach(content, [table[column] for table in sequence.block_tables])
             keys.append(content.key)
             sequence.next_commit += self.block_size
@@ -306,7 +312,9 @@ class KVCacheManager:
         tails = [table[-1] for table in sequence.block_tables]
         if any(self.pool.ref_count[block_id] != 1 for block_id in tails):
             return
-        self._attach(index.seal(lineage, sequence.token_ids, sequence.num_computed_tokens), tails)
+        num_computed = sequence.num_computed_tokens
+        start = num_computed // self.block_size * self.block_size
+        self._attach(index.seal(lineage, sequence.tokens_between(start, num_computed)), tails)
 
     def _attach(self, content: Content, block_ids: list[int]) -> None:
         """Let a content be found in these blocks, where it has none yet."""

@@ -244,27 +244,22 @@ class PrefixIndex:
     # ---- registering
 
     def commit(self, lineage: Lineage, token_ids: Sequence[int]) -> Content:
-        """The content of the next whole column after `lineage.contents`, whose KV is computed.
-
-        Args:
-            token_ids: The sequence's tokens from its beginning, at least through that column.
-        """
-        size = self._block_size
+        """The content of the next whole column after `lineage.contents`, which holds `token_ids` and is computed."""
         column = len(lineage.contents)
         parent = lineage.contents[-1] if column > len(lineage.public) else lineage.root
-        tokens = tuple(token_ids[column * size : (column + 1) * size])
-        key = self.key_of(lineage, column, token_ids)
-        content = self._registered(key, parent, tokens, column * size)
+        place = column - len(lineage.public)
+        if place == len(lineage.keys):
+            lineage.keys.append(block_key(lineage.secret, parent.key, token_ids))
+        content = self._registered(lineage.keys[place], parent, tuple(token_ids), column * self._block_size)
         lineage.contents.append(content)
         return content
 
-    def seal(self, lineage: Lineage, token_ids: Sequence[int], num_computed: int) -> Content:
-        """The content of a partly filled last column, which nobody will write to any more."""
+    def seal(self, lineage: Lineage, token_ids: Sequence[int]) -> Content:
+        """The content of a partly filled last column, which holds `token_ids` and is written to no more."""
         column = len(lineage.contents)
         parent = lineage.contents[-1] if column > len(lineage.public) else lineage.root
-        tokens = tuple(token_ids[column * self._block_size : num_computed])
-        key = block_key(lineage.secret, parent.key, tokens)
-        return self._registered(key, parent, tokens, column * self._block_size)
+        key = block_key(lineage.secret, parent.key, token_ids)
+        return self._registered(key, parent, tuple(token_ids), column * self._block_size)
 
     def _registered(self, key: bytes, parent: Content, tokens: tuple[int, ...], depth: int) -> Content:
         known = self._by_key.get(key)

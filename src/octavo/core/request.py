@@ -149,6 +149,15 @@ class Sequence:
         """Every known token, as a new list."""
         return self.source.token_ids + self.answer
 
+    def tokens_between(self, first: int, last: int) -> list[int]:
+        """Known tokens `first` to `last - 1`, as a new list."""
+        source = self.source.token_ids
+        if last <= len(source):
+            return source[first:last]
+        if first >= len(source):
+            return self.answer[first - len(source) : last - len(source)]
+        return source[first:] + self.answer[: last - len(source)]
+
     @property
     def num_held_blocks(self) -> int:
         return sum(map(len, self.block_tables)) - sum(self.first_columns)
