@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from octavo.config import EngineConfig
 from octavo.engine.build import find_files
@@ -15,10 +17,34 @@ from octavo.engine.host import Host, make_host
 from octavo.engine.input_processor import Prepared
 from octavo.engine.loop import Batch
 from octavo.engine.outputs import RequestOutput, TextDelta
+from octavo.engine.publications import check_unpublished, find_published
+from octavo.engine.questions import (
+    Audit,
+    GetKVBlocks,
+    GetKVStats,
+    GetPublished,
+    Question,
+    ResetPrefixCache,
+    Withdraw,
+    check_page,
+)
 from octavo.engine.request_output import new_output, update_output
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import EngineDeadError, OctavoError, OverloadedError, ShuttingDownError
-from octavo.messages import DEFAULT_TENANT, EngineInfo, EngineStats, SamplingParams
+from octavo.messages import (
+    DEFAULT_TENANT,
+    EngineInfo,
+    EngineStats,
+    KVBlock,
+    KVStats,
+    PublishedPrefix,
+    SamplingParams,
+)
+
+A = TypeVar("A")
+
+ANSWER_LIMIT_S = 30.0
+"""A question waits for the step under way and for the questions before it; an engine that takes longer is stuck."""
 
 
 class AsyncEngine:
@@ -45,6 +71,7 @@ class AsyncEngine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = threading.Event()
+        self._asking = ThreadPoolExecutor(1, "octavo-questions")
         self._reader = threading.Thread(target=self._read, name="octavo-deltas", daemon=True)
         self._reader.start()
 
@@ -84,8 +111,7 @@ class AsyncEngine:
             OverloadedError: If too many requests wait already.
             ShuttingDownError: If the engine drains.
         """
-        if self._draining:
-            raise ShuttingDownError("the server is shutting down")
+        self._check_open()
         limit = self.info.max_num_seqs + self.config.scheduler.max_waiting
         if len(self._dispatcher) >= limit:
             raise OverloadedError(f"{len(self._dispatcher)} requests are running or waiting; try again later")
@@ -98,6 +124,10 @@ class AsyncEngine:
             cache_salt=cache_salt,
             max_logprobs=max_logprobs,
         )
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise ShuttingDownError("the server is shutting down")
 
     def render_chat(
         self,
@@ -160,9 +190,59 @@ class AsyncEngine:
         """The engine's state as last reported, at most some tens of milliseconds ago."""
         return self._host.stats()
 
-    async def audit(self) -> list[str]:
-        """Broken invariants of the block memory, one sentence each."""
-        return await asyncio.to_thread(self._host.audit)
+    async def audit(self, repair: bool = False) -> list[str]:
+        """Broken invariants of the block memory, one sentence each. With `repair` they are mended too."""
+        return await self._ask(Audit(repair))
+
+    async def kv_stats(self) -> KVStats:
+        """Where every KV block is, in all and by tenant."""
+        return await self._ask(GetKVStats())
+
+    async def kv_blocks(self, first: int = 1, count: int = 1000) -> list[KVBlock]:
+        """At most `count` blocks, from the id `first` on. Block 0 holds nothing and is not told of."""
+        check_page(first, count)
+        return await self._ask(GetKVBlocks(first, count))
+
+    async def reset_prefix_cache(self, tenant: str | None = None) -> int:
+        """Forget the cached content of one tenant, or of all; what is held or published stays. Returns how many blocks
+        that freed."""
+        return await self._ask(ResetPrefixCache(tenant))
+
+    async def publish(self, name: str, prompt: str | list[int], *, param: str = "prompt") -> PublishedPrefix:
+        """Compute a prompt and keep its whole blocks, for every tenant, until `withdraw(name)`.
+
+        Raises:
+            RequestError: If the name is taken, or the prompt fills no block or cannot be served.
+        """
+        self._check_open()
+        prepared = await asyncio.to_thread(self._input.prepare_publication, name, prompt, param=param)
+        check_unpublished(name, await self.published())
+        async with aclosing(self.stream(prepared)) as deltas:
+            async for _ in deltas:
+                pass
+        return find_published(name, await self.published())
+
+    async def withdraw(self, name: str) -> bool:
+        """Let go of a published prefix; whether there was one of this name."""
+        return await self._ask(Withdraw(name))
+
+    async def published(self) -> list[PublishedPrefix]:
+        """The published prefixes."""
+        return await self._ask(GetPublished())
+
+    async def _ask(self, question: Question[A]) -> A:
+        """In a thread that asks one question after another, so that an engine in a long step costs one thread at most.
+
+        Raises:
+            OverloadedError: If the engine has not answered in time.
+            EngineDeadError: If it is gone for good.
+        """
+        self.check_health()
+        answer = self._loop.run_in_executor(self._asking, self._host.ask, question)
+        try:
+            return await asyncio.wait_for(answer, ANSWER_LIMIT_S)
+        except TimeoutError:
+            raise OverloadedError(f"the engine did not answer within {ANSWER_LIMIT_S:.0f} s") from None
 
     def check_health(self) -> None:
         """Raises EngineDeadError if the engine is gone for good."""
@@ -186,6 +266,7 @@ class AsyncEngine:
         self._dispatcher.fail(EngineDeadError("the engine was closed"))
         await asyncio.to_thread(self._host.close)
         await asyncio.to_thread(self._reader.join)
+        self._asking.shutdown(wait=False, cancel_futures=True)
 
     def _read(self) -> None:
         """Reader thread: bring each batch to the event loop."""

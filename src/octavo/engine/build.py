@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from octavo import registry
 from octavo.config import EngineConfig
+from octavo.core.block_keys import ModelFingerprint
 from octavo.core.engine_core import EngineCore
 from octavo.messages import EngineInfo
 from octavo.weights.sources import ModelFiles, resolve
+
+SECRET_BYTES = 32
+"""Keys of cached blocks are secret, and die with the process that drew this."""
+
+LAYOUT_VERSION = 1
 
 
 def find_files(config: EngineConfig) -> ModelFiles:
@@ -39,8 +46,25 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
             max_num_batched_tokens=info.max_num_batched_tokens,
             max_model_len=info.max_model_len,
             depth=config.scheduler.depth,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
+            eviction=config.cache.eviction,
+            preemption=config.cache.preemption,
+            erase_freed_blocks=config.cache.erase_freed_blocks,
+            secret=os.urandom(SECRET_BYTES),
+            fingerprint=fingerprint(info),
         )
     except BaseException:
         executor.close()
         raise
     return core, info, executor.close
+
+
+def fingerprint(info: EngineInfo) -> ModelFingerprint:
+    """What decides the bits in a block. Keys never leave the process, so its one model needs no digest of weights."""
+    return ModelFingerprint(
+        weights=f"{info.model} in {info.weight_dtype}, {info.weight_bytes} bytes",
+        kv_dtype=info.kv_dtype,
+        block_size=info.block_size,
+        layout_version=LAYOUT_VERSION,
+        kernel_path=info.kernel_path,
+    )

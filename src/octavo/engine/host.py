@@ -15,14 +15,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
 
 from octavo.config import EngineConfig
 from octavo.engine.build import build_engine
 from octavo.engine.loop import Batch, EngineLoop
+from octavo.engine.questions import Question
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.messages import EngineInfo, EngineRequest, EngineStats
 from octavo.weights.sources import ModelFiles
+
+A = TypeVar("A")
 
 
 class Host(Protocol):
@@ -56,8 +60,13 @@ class Host(Protocol):
     def stats(self) -> EngineStats:
         """The engine's state as last reported: exact when it idles, at most some tens of milliseconds old otherwise."""
 
-    def audit(self) -> list[str]:
-        """Broken invariants of the block memory, one sentence each."""
+    def ask(self, question: Question[A]) -> A:
+        """Put a question to the engine between two steps and wait for the answer; never inside the event loop.
+
+        Raises:
+            EngineDeadError: If the engine is gone for good.
+            OctavoError: If the question failed.
+        """
 
     def close(self) -> None:
         """Stop at once and free everything. Repeatable."""
@@ -153,13 +162,19 @@ class InlineHost:
                 self._stepping.release()
         return self._stats
 
-    def audit(self) -> list[str]:
-        with self._stepping:
-            if self._loop is None:
-                raise EngineDeadError("the engine is not running")
-            self._obey(self._loop)
-            broken: list[str] = self._loop.core.audit()
-            return broken
+    def ask(self, question: Question[A]) -> A:
+        answer: Future[A] = Future()
+        self._tell(lambda loop: _answer(loop, question, answer))
+        while not answer.done():
+            # Whoever runs steps answers for us, between two of them; else we do it ourselves.
+            if self._stepping.acquire(timeout=0.02):
+                try:
+                    if self._loop is None or self._dead is not None:
+                        raise EngineDeadError(self._dead or "the engine is not running")
+                    self._obey(self._loop)
+                finally:
+                    self._stepping.release()
+        return answer.result()
 
     def close(self) -> None:
         with self._stepping:
@@ -167,6 +182,13 @@ class InlineHost:
         self._news.set()
         if loop is not None:
             loop.close()
+
+
+def _answer(loop: EngineLoop, question: Question[A], answer: Future[A]) -> None:
+    try:
+        answer.set_result(loop.ask(question))
+    except Exception as error:
+        answer.set_exception(error)
 
 
 class ThreadHost:
@@ -215,8 +237,8 @@ class ThreadHost:
     def stats(self) -> EngineStats:
         return self._inner.stats()
 
-    def audit(self) -> list[str]:
-        return self._inner.audit()
+    def ask(self, question: Question[A]) -> A:
+        return self._inner.ask(question)
 
     def close(self) -> None:
         self._closing.set()

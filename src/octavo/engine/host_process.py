@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from typing import Any
 
 import msgspec
 import zmq
@@ -19,6 +20,8 @@ import zmq
 from octavo.engine import wire
 from octavo.engine.build import build_engine
 from octavo.engine.loop import EngineLoop
+from octavo.engine.questions import Question
+from octavo.errors import OctavoError
 
 _LOG = logging.getLogger("octavo.engine")
 
@@ -75,12 +78,20 @@ class _Server:
                 self._loop.add(request)
             case wire.Abort(request_id, index):
                 self._loop.abort(request_id, index)
-            case wire.Audit(number):
-                self._events.send(wire.encode(wire.Audited(number, self._loop.core.audit())))
+            case wire.Ask(number, question):
+                self._events.send(wire.encode(self._answer(number, question)))
             case wire.Stop():
                 self._stopped = True
             case wire.Start():
                 _LOG.warning("dropped a second start")
+
+    def _answer(self, number: int, question: Question[Any]) -> wire.Answered | wire.Unanswered:
+        try:
+            answer: object = self._loop.ask(question)
+        except Exception as error:  # whoever asks must not be able to stop the engine
+            _LOG.exception("a question could not be answered")
+            return wire.Unanswered(number, str(error) if isinstance(error, OctavoError) else type(error).__name__)
+        return wire.Answered(number, msgspec.Raw(wire.encode(answer)))
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import threading
 import unicodedata
 from collections.abc import Sequence
@@ -13,9 +14,11 @@ import msgspec
 
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ContextLengthError, RequestError
-from octavo.messages import DEFAULT_TENANT, EngineInfo, EngineRequest, SamplingParams
+from octavo.messages import DEFAULT_TENANT, PUBLIC_TENANT, EngineInfo, EngineRequest, SamplingParams
 
 MAX_SALT_CHARS = 256
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +111,22 @@ class InputProcessor:
         )
         settled = msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
         return Prepared(request=request, prompt_text=prompt if isinstance(prompt, str) else None, params=settled)
+
+    def prepare_publication(self, name: str, prompt: str | Sequence[int], *, param: str = "prompt") -> Prepared:
+        """A request that computes `prompt` and publishes its whole blocks under `name`.
+
+        Raises:
+            RequestError: If the name cannot be one, or the prompt does not fill one block.
+            ContextLengthError: If the prompt does not fit.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise RequestError("name", name, "1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit")
+        prepared = self.prepare(prompt, SamplingParams(max_tokens=0), param=param, tenant=PUBLIC_TENANT)
+        num_tokens, block_size = len(prepared.prompt_token_ids), self._info.block_size
+        if num_tokens < block_size:
+            why = f"{param} has {num_tokens} tokens, which fill no block of {block_size}: there is nothing to share"
+            raise RequestError(param, message=why)
+        return msgspec.structs.replace(prepared, request=msgspec.structs.replace(prepared.request, publish=name))
 
     def _encode(self, text: str, param: str) -> list[int]:
         if not text:

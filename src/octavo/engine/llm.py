@@ -16,10 +16,20 @@ from octavo.engine.front_end import FrontEnd
 from octavo.engine.host import make_host
 from octavo.engine.input_processor import Prepared
 from octavo.engine.outputs import RequestOutput, TextDelta
+from octavo.engine.publications import check_unpublished, find_published
+from octavo.engine.questions import (
+    Audit,
+    GetKVBlocks,
+    GetKVStats,
+    GetPublished,
+    ResetPrefixCache,
+    Withdraw,
+    check_page,
+)
 from octavo.engine.request_output import new_output, update_output
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ConfigError, EngineDeadError, RequestError
-from octavo.messages import EngineInfo, EngineStats, SamplingParams
+from octavo.messages import EngineInfo, EngineStats, KVBlock, KVStats, PublishedPrefix, SamplingParams
 
 Prompt = str | list[int]
 Conversation = list[dict[str, Any]]
@@ -222,9 +232,41 @@ class LLM:
         """The engine's state as last reported."""
         return self._host.stats()
 
-    def audit(self) -> list[str]:
-        """Broken invariants of the block memory, one sentence each."""
-        return self._host.audit()
+    def audit(self, repair: bool = False) -> list[str]:
+        """Broken invariants of the block memory, one sentence each. With `repair` they are mended too."""
+        return self._host.ask(Audit(repair))
+
+    def kv_stats(self) -> KVStats:
+        """Where every KV block is, in all and by tenant."""
+        return self._host.ask(GetKVStats())
+
+    def kv_blocks(self, first: int = 1, count: int = 1000) -> list[KVBlock]:
+        """At most `count` blocks, from the id `first` on. Block 0 holds nothing and is not told of."""
+        check_page(first, count)
+        return self._host.ask(GetKVBlocks(first, count))
+
+    def reset_prefix_cache(self, tenant: str | None = None) -> int:
+        """Forget the cached content of one tenant, or of all; what is held or published stays. Returns how many blocks
+        that freed."""
+        return self._host.ask(ResetPrefixCache(tenant))
+
+    def publish(self, name: str, prompt: Prompt) -> PublishedPrefix:
+        """Compute a prompt and keep its whole blocks, for every tenant, until `withdraw(name)`.
+
+        Raises:
+            RequestError: If the name is taken, or the prompt fills no block or cannot be served.
+        """
+        check_unpublished(name, self.published())
+        self._run([self._input.prepare_publication(name, prompt)], progress=False)
+        return find_published(name, self.published())
+
+    def withdraw(self, name: str) -> bool:
+        """Let go of a published prefix; whether there was one of this name."""
+        return self._host.ask(Withdraw(name))
+
+    def published(self) -> list[PublishedPrefix]:
+        """The published prefixes."""
+        return self._host.ask(GetPublished())
 
     def close(self) -> None:
         """Stop the engine and free its memory. Repeatable."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from octavo.core.engine_core import EngineCore
+from octavo.engine.questions import Question
 from octavo.errors import ContextLengthError, OctavoError, RequestError
 from octavo.messages import (
     FINISH_ERROR,
@@ -17,6 +19,8 @@ from octavo.messages import (
     EngineStats,
     TokenDelta,
 )
+
+A = TypeVar("A")
 
 STATS_INTERVAL_S = 0.05
 """A busy engine reports its state this often; an engine that becomes idle reports it once more."""
@@ -61,6 +65,11 @@ class EngineLoop:
         """Drop a request, or one of its answers. Unknown ids are those that have ended by themselves."""
         self._changed = True
         self.core.abort(request_id, index)
+
+    def ask(self, question: Question[A]) -> A:
+        """Put a question to the core. Raises whatever the core raises; the loop can go on."""
+        self._changed = True
+        return question.put_to(self.core)
 
     def step(self) -> Batch:
         """Advance by one step."""

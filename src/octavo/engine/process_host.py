@@ -13,19 +13,23 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar, cast
 
 import zmq
 
 from octavo.config import EngineConfig
 from octavo.engine import wire
 from octavo.engine.loop import Batch
+from octavo.engine.publications import Publications
+from octavo.engine.questions import AnyQuestion, Question, Withdraw
 from octavo.engine.resume import LiveRequest
 from octavo.errors import EngineDeadError
 from octavo.messages import EngineInfo, EngineRequest, EngineStats
 from octavo.weights.sources import ModelFiles
 
 _LOG = logging.getLogger("octavo.engine")
+
+A = TypeVar("A")
 
 MAX_RESTARTS = 3
 RESTART_WINDOW_S = 60.0
@@ -132,15 +136,16 @@ class ProcessHost:
         self._child: _Child | None = None
         """None while there is none that takes commands."""
         self._sending = threading.Lock()
-        """Guards `_child`, `_live` and `_owner`."""
+        """Guards `_child`, `_live`, `_owner` and `_publications`."""
         self._receiving = threading.Lock()
         self._live: dict[int, LiveRequest] = {}
         self._owner: dict[int, int] = {}
         """The request that an id in the engine belongs to, for ids made on a resume."""
         self._new_ids = itertools.count(-1, -1)
         self._ready: deque[Batch] = deque()
-        self._audits: dict[int, list[str]] = {}
-        self._audit_numbers = itertools.count()
+        self._answers: dict[int, wire.Answered | wire.Unanswered] = {}
+        self._question_numbers = itertools.count()
+        self._publications = Publications()
         self._deaths_s: deque[float] = deque()
         self._stats = EngineStats()
         self._dead: str | None = None
@@ -231,8 +236,8 @@ class ProcessHost:
             return
         if isinstance(event, Batch):
             self._ready.append(self._mine(event))
-        elif isinstance(event, wire.Audited):
-            self._audits[event.number] = event.broken
+        elif isinstance(event, wire.Answered | wire.Unanswered):
+            self._answers[event.number] = event
 
     def _mine(self, batch: Batch) -> Batch:
         """The batch under the front end's ids, without what nobody waits for any more."""
@@ -243,8 +248,12 @@ class ProcessHost:
             for delta in batch.deltas:
                 request_id = self._owner.get(delta.request_id, delta.request_id)
                 live = self._live.get(request_id)
-                if live is None or not live.receive(delta):
+                if live is None:
+                    self._publications.note_repeated(delta)
                     continue
+                if not live.receive(delta):
+                    continue
+                self._publications.note(live.request, delta)
                 delta.request_id = request_id
                 kept.append(delta)
                 self._forget_if_finished(request_id, live)
@@ -271,6 +280,8 @@ class ProcessHost:
                 child.close(kill=True)
                 return
             self._owner.clear()
+            for request in self._publications.repeated(self._new_ids):  # first, so that the rest may find them
+                child.send(wire.Add(request))
             for request_id, live in list(self._live.items()):
                 live.num_deaths += 1
                 if live.num_deaths >= SUSPECT_DEATHS:  # it may well be what kills them
@@ -292,23 +303,43 @@ class ProcessHost:
     def stats(self) -> EngineStats:
         return self._stats
 
-    def audit(self) -> list[str]:
-        number = next(self._audit_numbers)
+    def ask(self, question: Question[A]) -> A:
+        number = next(self._question_numbers)
+        try:
+            while True:
+                asked = self._send_question(number, question)
+                # Whoever waits for batches receives for us too; else we receive for them.
+                while number not in self._answers and self._child is asked and not self._closed:
+                    if self._receiving.acquire(timeout=0.02):
+                        try:
+                            self._receive(0.02)
+                        finally:
+                            self._receiving.release()
+                if number in self._answers:
+                    return self._answer(question, self._answers[number])
+        finally:
+            self._answers.pop(number, None)
+
+    def _send_question(self, number: int, question: Question[A]) -> _Child | None:
+        """Returns whom it was sent to; None while there is nobody, and one has to ask again."""
         with self._sending:
-            if self._child is None:
-                raise EngineDeadError(self._dead or "the engine is being restarted")
-            asked = self._child
-            asked.send(wire.Audit(number))
-        while number not in self._audits:
-            # Whoever waits for batches receives for us too; else we receive for them.
-            if self._receiving.acquire(timeout=0.02):
-                try:
-                    self._receive(0.02)
-                finally:
-                    self._receiving.release()
-            if self._closed or self._child is not asked:
-                raise EngineDeadError("the engine ended while its memory was audited")
-        return self._audits.pop(number)
+            if not self.alive:
+                raise EngineDeadError(self._dead or "the engine is closed")
+            child = self._child
+            if child is not None:
+                if isinstance(question, Withdraw):  # else it might be published right after it was withdrawn
+                    for request_id in self._publications.being_repeated(question.name):
+                        child.send(wire.Abort(request_id, None))
+                child.send(wire.Ask(number, cast(AnyQuestion, question)))
+            return child
+
+    def _answer(self, question: Question[A], event: wire.Answered | wire.Unanswered) -> A:
+        answer = wire.answer_to(question, event)
+        if isinstance(question, Withdraw):
+            with self._sending:
+                known = self._publications.forget(question.name)
+            return cast(A, answer or known)
+        return answer
 
     def close(self) -> None:
         with self._sending:

@@ -6,15 +6,18 @@ Nothing is ever unpickled: a decoder builds the types below and refuses everythi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.loop import Batch
+from octavo.engine.questions import AnyQuestion, Question
 from octavo.errors import ConfigError, EngineDeadError, ModelError, ModelFileError, OctavoError, UnsupportedModelError
 from octavo.messages import EngineInfo, EngineRequest
 from octavo.weights.sources import ModelFiles
+
+A = TypeVar("A")
 
 
 class Start(msgspec.Struct, tag="start", array_like=True):
@@ -45,15 +48,17 @@ class Abort(msgspec.Struct, tag="abort", array_like=True):
     index: int | None
 
 
-class Audit(msgspec.Struct, tag="audit", array_like=True):
+class Ask(msgspec.Struct, tag="ask", array_like=True):
     number: int
+    """Comes back with the answer."""
+    question: AnyQuestion
 
 
 class Stop(msgspec.Struct, tag="stop", array_like=True):
     pass
 
 
-Command = Start | Add | Abort | Audit | Stop
+Command = Start | Add | Abort | Ask | Stop
 
 
 class Started(msgspec.Struct, tag="started", array_like=True):
@@ -67,17 +72,37 @@ class Failed(msgspec.Struct, tag="failed", array_like=True):
     arguments: list[Any]
 
 
-class Audited(msgspec.Struct, tag="audited", array_like=True):
+class Answered(msgspec.Struct, tag="answered", array_like=True):
     number: int
-    broken: list[str]
+    answer: msgspec.Raw
+    """Of the question's `answer_type`, encoded."""
 
 
-Event = Started | Failed | Batch | Audited
+class Unanswered(msgspec.Struct, tag="unanswered", array_like=True):
+    """The question failed; the engine goes on."""
+
+    number: int
+    why: str
+
+
+Event = Started | Failed | Batch | Answered | Unanswered
 
 _ENCODER = msgspec.msgpack.Encoder()
 encode = _ENCODER.encode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_event = msgspec.msgpack.Decoder(Event).decode
+
+
+def answer_to(question: Question[A], event: Answered | Unanswered) -> A:
+    """The answer that an event holds.
+
+    Raises:
+        OctavoError: If the question failed.
+    """
+    if isinstance(event, Unanswered):
+        raise OctavoError(event.why)
+    answer: A = msgspec.msgpack.decode(event.answer, type=question.answer_type)
+    return answer
 
 
 def failure(error: BaseException) -> Failed:

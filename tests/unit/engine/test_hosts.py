@@ -11,6 +11,7 @@ import pytest
 
 from octavo.engine.host import Host
 from octavo.engine.process_host import ProcessHost
+from octavo.engine.questions import Audit, GetKVBlocks, GetKVStats, GetPublished, ResetPrefixCache, Withdraw
 from octavo.errors import ConfigError, EngineDeadError, ModelFileError
 from support.hosts import collect, first_tokens, request, tokens, wait_idle
 from support.processes import cpu_seconds
@@ -35,7 +36,7 @@ def test_answers_come_complete_and_in_order(start: Start, kind: str, depth: int)
     wait_idle(host, total)
     assert host.stats().num_generated_tokens == total
     assert host.stats().num_held_blocks == 0
-    assert host.audit() == []
+    assert host.ask(Audit()) == []
 
 
 def test_n_answers_differ_and_each_is_whole(start: Start, kind: str) -> None:
@@ -72,7 +73,7 @@ def test_abort_frees_everything(start: Start, kind: str) -> None:
     assert len(late) <= 2, "what was under way at most"
     wait_idle(host)
     assert host.stats().num_held_blocks == 0
-    assert host.audit() == []
+    assert host.ask(Audit()) == []
 
 
 def test_abort_of_one_answer_leaves_the_others(start: Start, kind: str) -> None:
@@ -101,12 +102,43 @@ def test_an_idle_host_waits_without_work(start: Start, kind: str) -> None:
         assert cpu_seconds(host.pid) - before_s <= 0.05
 
 
+def test_questions_are_answered_idle_and_busy(start: Start, kind: str) -> None:
+    host = start(kind, "SlowExecutor")
+    assert host.ask(Audit()) == [] and host.ask(Audit(repair=True)) == []
+    assert host.ask(GetKVStats()).num_free_blocks == 255
+    host.submit(request(1, [1, *range(20)], max_tokens=100))
+    first_tokens(host)
+    held = 0
+    for _ in range(10):
+        stats = host.ask(GetKVStats())
+        parts = (stats.num_held_blocks, stats.num_pinned_blocks, stats.num_cached_blocks, stats.num_free_blocks)
+        assert sum(parts) == stats.num_blocks == 255
+        held = max(held, stats.num_held_blocks)
+        host.next_batch(0.0)
+    assert held >= 3
+    blocks = host.ask(GetKVBlocks(1, 255))
+    assert [block.block_id for block in blocks] == list(range(1, 256))
+    assert [block.block_id for block in host.ask(GetKVBlocks(250, 100))] == list(range(250, 256))
+    assert host.ask(GetPublished()) == [] and not host.ask(Withdraw("nothing"))
+    assert host.ask(ResetPrefixCache("nobody")) == 0
+    host.abort(1)
+    wait_idle(host)
+
+
+def test_a_closed_host_answers_no_questions(start: Start, kind: str) -> None:
+    host = start(kind)
+    host.close()
+    with pytest.raises(EngineDeadError):
+        host.ask(GetKVStats())
+
+
 def test_a_request_that_the_core_refuses_is_answered(start: Start, kind: str) -> None:
     host = start(kind, num_blocks=4)
     host.submit(request(1, [5] * 100, max_tokens=5))
     host.submit(request(2, [1, 2], max_tokens=3))
     got = collect(host, {(1, 0), (2, 0)})
     assert got[1, 0][-1].finish_reason == "error" and got[1, 0][-1].error
+    assert got[1, 0][-1].refusal == "length", "so that the client is told that it is its own request"
     assert tokens(got[2, 0]) == answer([1, 2], 102, 3)
 
 

@@ -17,8 +17,11 @@ import pytest
 
 from octavo.engine import wire
 from octavo.engine.host import Host
+from octavo.engine.host_process import _Server
 from octavo.engine.process_host import MAX_RESTARTS, SUSPECT_DEATHS, ProcessHost
-from octavo.errors import EngineDeadError
+from octavo.engine.questions import Audit, GetKVBlocks, GetKVStats, GetPublished, Withdraw
+from octavo.errors import EngineDeadError, OctavoError
+from octavo.messages import PUBLIC_TENANT
 from support.hosts import collect, first_tokens, request, tokens, wait_idle
 from support.paths import TESTS
 from support.processes import is_running, wait_gone
@@ -60,7 +63,7 @@ def test_a_killed_engine_goes_on_with_every_answer(start: Start) -> None:
     for i, index in wanted:
         assert got[i, index] == answer(prompts[i], 100 + i, 60, index)
     wait_idle(host)
-    assert host.audit() == []
+    assert host.ask(Audit()) == []
 
 
 def test_a_crash_in_native_code_goes_on_too(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,6 +142,83 @@ def test_closing_during_a_restart_does_not_wait(start: Start, monkeypatch: pytes
     assert time.monotonic() - before_s < 4.0, "closing waited for a process that nobody told to stop"
 
 
+def test_questions_are_asked_again_of_the_next_engine(start: Start) -> None:
+    host = started(start)
+    pid = host.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # so that it does not answer before it dies
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(host.ask(GetKVStats()).num_blocks)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    assert not answers
+    kill(host)
+    for thread in threads:
+        thread.join(20)
+    assert answers == [255] * 3 and host.pid not in (pid, None)
+    assert host._answers == {}
+
+
+def test_a_question_that_fails_leaves_the_engine_alone() -> None:
+    def fails(why: Exception) -> wire.Answered | wire.Unanswered:
+        class Loop:
+            def ask(self, question: object) -> object:
+                raise why
+
+        return _Server(Loop(), None, None)._answer(7, GetKVStats())  # type: ignore[arg-type]
+
+    assert fails(OctavoError("no such thing")) == wire.Unanswered(7, "no such thing")
+    assert fails(KeyError("secret")) == wire.Unanswered(7, "KeyError"), "the words of an unexpected error stay inside"
+    with pytest.raises(OctavoError, match="KeyError"):
+        wire.answer_to(GetKVStats(), wire.Unanswered(7, "KeyError"))
+
+
+def names(host: ProcessHost) -> list[tuple[str, int]]:
+    return [(prefix.name, prefix.num_tokens) for prefix in host.ask(GetPublished())]
+
+
+def publish(host: ProcessHost, request_id: int, name: str, prompt: list[int]) -> None:
+    asked = msgspec.structs.replace(request(request_id, prompt, max_tokens=0), publish=name, tenant=PUBLIC_TENANT)
+    host.submit(asked)
+    assert collect(host, {(request_id, 0)})[request_id, 0][-1].finish_reason == "length"
+
+
+def wait_for_names(host: ProcessHost, wanted: list[tuple[str, int]]) -> None:
+    until_s = time.monotonic() + 10
+    while (found := names(host)) != wanted:
+        assert time.monotonic() < until_s, found
+        host.next_batch(0.02)
+
+
+def test_what_was_published_is_published_again(start: Start) -> None:
+    host = started(start)
+    publish(host, 1, "one", list(range(3, 23)))
+    publish(host, 2, "two", list(range(3, 30)))
+    publish(host, 3, "gone", list(range(3, 40)))
+    assert host.ask(Withdraw("gone")) and not host.ask(Withdraw("gone"))
+    for _ in range(2):
+        kill(host)
+        wait_for_names(host, [("one", 20), ("two", 27)])
+    host.submit(request(4, [*range(3, 23), 50], max_tokens=4))
+    assert tokens(collect(host, {(4, 0)})[4, 0]) == answer([*range(3, 23), 50], 104, 4)
+    assert host.ask(Withdraw("one"))
+    kill(host)
+    wait_for_names(host, [("two", 27)])
+    assert host.ask(Audit()) == []
+
+
+def test_what_is_withdrawn_during_a_restart_stays_away(start: Start) -> None:
+    host = started(start)
+    publish(host, 1, "one", list(range(3, 23)))
+    kill(host)
+    assert host.ask(Withdraw("one")), "known, whether or not the new engine has it yet"
+    wait_idle(host, 0)
+    assert names(host) == []
+    kill(host)
+    assert names(host) == []
+
+
 def test_an_unexpected_load_error_is_told(start: Start) -> None:
     with pytest.raises(EngineDeadError, match="ZeroDivisionError"):
         start("process", "BrokenExecutor")
@@ -211,7 +291,15 @@ sys.stdin.read()
 
 def test_messages_survive_the_wire() -> None:
     sent = request(7, [1, 2], n=2, logit_bias={5: -1.5}, stop=["a"], stop_token_ids=[9], logprobs=3, seed=-4)
-    for command in (wire.Add(sent), wire.Abort(7, None), wire.Abort(7, 1), wire.Audit(3), wire.Stop()):
+    for command in (
+        wire.Add(sent),
+        wire.Abort(7, None),
+        wire.Abort(7, 1),
+        wire.Ask(3, Audit()),
+        wire.Ask(4, GetKVBlocks(1, 9)),
+        wire.Ask(5, Withdraw("x")),
+        wire.Stop(),
+    ):
         assert wire.decode_command(wire.encode(command)) == command
 
 
