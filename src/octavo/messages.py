@@ -19,10 +19,7 @@ GREEDY_TEMPERATURE = 1e-5
 DEFAULT_TENANT = "default"
 
 PUBLIC_TENANT = "(public)"
-"""Owner of published prefixes. No key maps to it."""
-
-PUBLIC_TENANT = "public"
-"""The account of published prefixes, and the tenant of the requests that publish them."""
+"""Owner of published prefixes, and the tenant of the requests that publish them. No key maps to it."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -36,7 +36,6 @@ class ReadyExecutor:
     """Answers each plan at once with token 1 for every sampled row, and counts the time that takes, in seconds."""
 
     kv_spec = KVSpec(groups=(KVGroup(layers=(0,)),), block_size=BLOCK_SIZE, bytes_per_block=1)
-    num_host_blocks = 0
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

@@ -74,7 +74,7 @@ def test_lists_repeat_on_the_command_line_and_take_commas_in_the_environment() -
 def test_the_flag_wins_over_the_environment_and_the_environment_over_the_default() -> None:
     assert read(CacheConfig, OCTAVO_BLOCK_SIZE="64").block_size == 64
     assert read(CacheConfig, "--block-size", "8", OCTAVO_BLOCK_SIZE="64").block_size == 8
-    assert read(CacheConfig, OCTAVO_BLOCK_SIZE="").block_size == 16
+    assert read(CacheConfig, OCTAVO_BLOCK_SIZE="").block_size is None
     assert read(ExecutionConfig, OCTAVO_HOST="0.0.0.0").host == "process", "OCTAVO_HOST is the HTTP server's"
     assert read(HTTPConfig, OCTAVO_VLLM_METRIC_NAMES="off").vllm_metric_names is False
 
@@ -143,7 +143,7 @@ def test_help_shows_groups_defaults_and_no_secret(
     assert exit_.value.code == 0
     assert "a-secret-key" not in shown
     assert "KV memory:" in shown and "The HTTP server:" in shown
-    assert "(default: 16)" in shown and "usage: octavo test [flags] [model]" in shown
+    assert "(default: 512)" in shown and "usage: octavo test [flags] [model]" in shown
 
 
 def test_help_text_says_the_default() -> None:

@@ -199,12 +199,12 @@ def test_what_was_published_is_published_again(start: Start) -> None:
     assert host.ask(Withdraw("gone")) and not host.ask(Withdraw("gone"))
     for _ in range(2):
         kill(host)
-        wait_for_names(host, [("one", 20), ("two", 27)])
+        wait_for_names(host, [("one", 16), ("two", 24)])
     host.submit(request(4, [*range(3, 23), 50], max_tokens=4))
     assert tokens(collect(host, {(4, 0)})[4, 0]) == answer([*range(3, 23), 50], 104, 4)
     assert host.ask(Withdraw("one"))
     kill(host)
-    wait_for_names(host, [("two", 27)])
+    wait_for_names(host, [("two", 24)])
     assert host.ask(Audit()) == []
 
 
