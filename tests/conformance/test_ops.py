@@ -275,6 +275,6 @@ def test_more_tokens_than_compiled_for_are_refused(backend: Any) -> None:
 
 def test_describes_itself(backend: Any, way: Way) -> None:
     facts = backend.describe()
-    assert facts["kernel_path"] and int(facts["num_threads"]) >= 1
+    assert facts["kernel_path"] and int(facts["num_threads"]) >= 1 and int(facts["kv_layout_version"]) >= 1
     if way.isa:
         assert facts["kernel_path"] == way.isa

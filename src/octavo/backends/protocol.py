@@ -234,7 +234,8 @@ class Backend(Protocol):
     name: str
 
     def describe(self) -> dict[str, str]:
-        """Facts for `octavo doctor` and the model fingerprint: at least `kernel_path` and `num_threads`."""
+        """Facts for `octavo doctor` and the model fingerprint: at least `kernel_path`, `num_threads` and
+        `kv_layout_version`, a number that is counted up when the arrangement inside a block changes."""
 
     def matrix(self, parts: Sequence[Array]) -> Weight:
         """A weight `[sum of N, K]` from row blocks `[N, K]`, float32 or bfloat16 (uint16), in the back end's layout.

@@ -176,7 +176,12 @@ class ReferenceBackend:
         return "float32"
 
     def describe(self) -> dict[str, str]:
-        return {"kernel_path": "numpy", "num_threads": "1", "arithmetic": "float64, rounded to float32 after each op"}
+        return {
+            "kernel_path": "numpy",
+            "num_threads": "1",
+            "kv_layout_version": "1",
+            "arithmetic": "float64, rounded to float32 after each op",
+        }
 
     def matrix(self, parts: Sequence[Array]) -> Weight:
         return np.concatenate([self._rounded(part) for part in parts])

@@ -183,6 +183,7 @@ class TorchBackend:
     def describe(self) -> dict[str, str]:
         return {
             "kernel_path": f"torch {torch.__version__}",
+            "kv_layout_version": "1",
             "num_threads": str(torch.get_num_threads()),
             "dtype": self.dtype,
             "arithmetic": "float32",

@@ -22,8 +22,10 @@ from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.sources import ModelFiles, open_checkpoint
 from octavo.worker.batch_state import BatchState, state_bytes
-from octavo.worker.kv_memory import KVSize, available_bytes, size_pool, size_text
+from octavo.worker.block_size import BlockSize, choose_block_size
+from octavo.worker.kv_memory import HostSize, KVSize, available_bytes, size_host_tier, size_pool, size_text
 from octavo.worker.model_runner import ModelRunner
+from octavo.worker.tier_store import HostTier
 
 
 class LocalExecutor:
@@ -93,17 +95,21 @@ class _Loading:
         spec, scheduler = self.spec, self.config.scheduler
         limit = self._length_limit()
         weights = load(self.checkpoint, spec, self.backend, self.dtype)
-        kv_spec = self._kv_spec(limit)
-        size = self._size_pool(kv_spec, limit)
+        block_size = self._block_size(limit)
+        kv_spec = self._kv_spec(block_size.num_tokens, limit)
+        free = self._free_bytes(limit)
+        size = self._size_pool(kv_spec, limit, free)
         max_model_len = self._max_model_len(kv_spec, limit, size)
-        shape = self._shape(size.num_blocks, max_model_len)
+        shape = self._shape(block_size.num_tokens, size.num_blocks, max_model_len)
+        host = self._size_host_tier(shape, free)
         kv = self.backend.allocate_kv(shape)
         program = self.backend.compile(decoder(spec, weights), kv, scheduler.max_num_batched_tokens)
-        runner = ModelRunner(self.backend, program, kv, BatchState(scheduler.max_num_seqs, max_model_len))
+        state = BatchState(scheduler.max_num_seqs, max_model_len)
+        runner = ModelRunner(self.backend, program, kv, state, self._host_tier(host, shape))
         if max_model_len < limit:
             shorter = f"{size.reason}; enough for a context of {max_model_len} of the model's {limit} tokens"
             size = msgspec.structs.replace(size, reason=shorter)
-        info = self._info(size, shape, max_model_len, time.perf_counter() - started)
+        info = self._info(block_size, size, host, shape, max_model_len, time.perf_counter() - started)
         return LocalExecutor(runner, self.backend, kv_spec, info, scheduler.depth)
 
     def _length_limit(self) -> int:
@@ -112,8 +118,20 @@ class _Loading:
             raise ConfigError("max_model_len", asked, f"at most the model's trained context of {trained} tokens")
         return asked or trained
 
-    def _shape(self, num_blocks: int, max_len: int) -> KVShape:
-        block_size = self.config.cache.block_size or 16
+    def _block_size(self, limit: int) -> BlockSize:
+        cache, windows = self.config.cache, self.spec.windows
+        if cache.block_size is not None:
+            return BlockSize(num_tokens=cache.block_size, reason=f"{cache.block_size} tokens as asked")
+        # A group with full attention keeps everything; where all have windows, the longest is kept at most.
+        kept = limit if None in windows else max(w for w in windows if w is not None)
+        one = self._shape(1, 2, limit)
+        return choose_block_size(
+            num_tokens=min(cache.expected_tokens, kept, limit),
+            bytes_per_token=one.bytes_per_block // (one.layers_per_page * one.num_kv_heads),
+            kernel_path=self.backend.describe()["kernel_path"],
+        )
+
+    def _shape(self, block_size: int, num_blocks: int, max_len: int) -> KVShape:
         return KVShape(
             layer_groups=self.spec.layer_groups,
             num_kv_heads=self.spec.num_kv_heads,
@@ -126,8 +144,8 @@ class _Loading:
             max_blocks_per_seq=max_len // block_size + 1,
         )
 
-    def _kv_spec(self, max_len: int) -> KVSpec:
-        shape = self._shape(2, max_len)
+    def _kv_spec(self, block_size: int, max_len: int) -> KVSpec:
+        shape = self._shape(block_size, 2, max_len)
         groups = tuple(
             KVGroup(layers=tuple(i for i, g in enumerate(shape.layer_groups) if g == index), window=window)
             for index, window in enumerate(self.spec.windows)
@@ -139,23 +157,44 @@ class _Loading:
         scheduler = self.config.scheduler
         return kv_spec.peak_blocks(num_tokens, scheduler.depth * scheduler.max_num_batched_tokens)
 
-    def _size_pool(self, kv_spec: KVSpec, max_len: int) -> KVSize:
-        scheduler = self.config.scheduler
+    def _free_bytes(self, max_len: int) -> int | None:
+        """What steps leave of the memory that is free now; None where the system does not tell."""
         available, workspace = available_bytes(), self._workspace_bytes(max_len)
         if available is not None and workspace >= available:
             raise ConfigError(
                 "max_num_batched_tokens",
-                scheduler.max_num_batched_tokens,
+                self.config.scheduler.max_num_batched_tokens,
                 f"smaller: such steps may take {size_text(workspace)}, and {size_text(available)} are free",
             )
+        return None if available is None else available - workspace
+
+    def _size_pool(self, kv_spec: KVSpec, max_len: int, free: int | None) -> KVSize:
+        scheduler = self.config.scheduler
         return size_pool(
             self.config.cache,
             bytes_per_block=kv_spec.bytes_per_block,
             fewest_blocks=1 + self._peak_blocks(kv_spec, 1),
             most_blocks=1 + self._peak_blocks(kv_spec, max_len + 1) * scheduler.max_num_seqs,
-            available=available,
-            workspace=workspace,
+            free=free,
+            workspace=self._workspace_bytes(max_len),
         )
+
+    def _size_host_tier(self, shape: KVShape, free: int | None) -> HostSize:
+        kv_bytes = shape.num_blocks * shape.bytes_per_block
+        return size_host_tier(
+            self.config.cache,
+            bytes_per_block=shape.bytes_per_block,
+            kv_bytes=kv_bytes,
+            free=None if free is None else max(0, free - kv_bytes),
+        )
+
+    def _host_tier(self, size: HostSize, shape: KVShape) -> HostTier:
+        cache = self.config.cache
+        try:
+            return HostTier(size.num_blocks, shape.bytes_per_block, erase=cache.erase_freed_blocks)
+        except OSError as error:
+            allowed = f"less: the system gives no address space for {size.reason} ({error.strerror})"
+            raise ConfigError("swap_space_bytes", cache.swap_space_bytes, allowed) from error
 
     def _workspace_bytes(self, max_len: int) -> int:
         """What steps take at most, all their logits wanted, and what the worker remembers of its rows."""
@@ -172,7 +211,9 @@ class _Loading:
             raise ConfigError("max_model_len", limit, allowed)
         return holds
 
-    def _info(self, size: KVSize, shape: KVShape, max_model_len: int, load_s: float) -> EngineInfo:
+    def _info(
+        self, block_size: BlockSize, size: KVSize, host: HostSize, shape: KVShape, max_model_len: int, load_s: float
+    ) -> EngineInfo:
         facts = self.backend.describe()
         spec, scheduler = self.spec, self.config.scheduler
         item = 2 if self.dtype == "bfloat16" else 4
@@ -192,7 +233,25 @@ class _Loading:
             max_num_seqs=scheduler.max_num_seqs,
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             kv_reason=size.reason,
+            block_size_reason=block_size.reason,
+            num_host_blocks=host.num_blocks,
+            host_reason=host.reason,
+            bytes_per_block=shape.bytes_per_block,
             load_s=load_s,
             eos_token_ids=spec.eos_token_ids,
-            extras={"fingerprint": self.checkpoint.fingerprint(), **facts},
+            extras={
+                "fingerprint": (weights := self.checkpoint.fingerprint()),
+                "kv_fingerprint": self._kv_fingerprint(weights, facts, shape),
+                **facts,
+            },
         )
+
+    def _kv_fingerprint(self, weights: str, facts: dict[str, str], shape: KVShape) -> dict[str, str | int]:
+        """All that decides the bits of a block besides its tokens: the fields of the core's ModelFingerprint."""
+        return {
+            "weights": weights,
+            "kv_dtype": self.kv_dtype,
+            "block_size": shape.block_size,
+            "layout_version": int(facts["kv_layout_version"]),
+            "kernel_path": f"{self.backend.name}/{facts['kernel_path']}/{self.dtype}",
+        }

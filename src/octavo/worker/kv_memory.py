@@ -38,7 +38,7 @@ def size_pool(
     bytes_per_block: int,
     fewest_blocks: int,
     most_blocks: int,
-    available: int | None,
+    free: int | None,
     workspace: int,
 ) -> KVSize:
     """Choose the number of blocks.
@@ -47,13 +47,12 @@ def size_pool(
         bytes_per_block: Of one block, all layers of its group.
         fewest_blocks: What a sequence of one token needs, the null block included.
         most_blocks: What `max_num_seqs` sequences of `max_model_len` tokens could hold; more would never be used.
-        available: Bytes that are free now, weights already loaded; None where the system does not tell.
-        workspace: Bytes of it that steps will take.
+        free: Bytes that steps leave of what is free now, weights already loaded; None where the system does not tell.
+        workspace: Bytes that steps may take, for the sentence.
 
     Raises:
         ConfigError: If the memory does not even hold `fewest_blocks`, or a size asked for is more than there is.
     """
-    free = None if available is None else max(0, available - workspace)
     if cache.num_blocks is not None:
         _check_fits("num_blocks", cache.num_blocks, cache.num_blocks * bytes_per_block, free)
         if cache.num_blocks < fewest_blocks:
@@ -82,6 +81,39 @@ def size_pool(
         why = f"all that max_num_seqs x max_model_len can use, less than {why}"
     taken = size_text(num_blocks * bytes_per_block)
     return KVSize(num_blocks=num_blocks, reason=f"{taken} = {num_blocks} blocks of {size_text(bytes_per_block)}: {why}")
+
+
+class HostSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The host tier's size."""
+
+    num_blocks: int
+    reason: str
+    """How it came about, in a sentence."""
+
+
+def size_host_tier(cache: CacheConfig, *, bytes_per_block: int, kv_bytes: int, free: int | None) -> HostSize:
+    """Choose the number of slots to swap to: what was asked for, or a quarter of the KV memory as far as it fits.
+
+    Args:
+        kv_bytes: Of the pool.
+        free: Bytes left beside weights, steps and the pool; None where the system does not tell.
+
+    Raises:
+        ConfigError: If more was asked for than there is.
+    """
+    asked = cache.swap_space_bytes
+    if asked is not None:
+        _check_fits("swap_space_bytes", asked, asked, free)
+        budget, why = asked, f"{size_text(asked)} as asked"
+    elif cache.preemption == "recompute":
+        budget, why = 0, "preemption recomputes"
+    else:
+        budget, why = kv_bytes // 4, "a quarter of the KV memory"
+        if free is not None and free < budget:
+            budget, why = free, f"all that is free beside the KV memory, less than {why}"
+    num_blocks = budget // bytes_per_block
+    taken = size_text(num_blocks * bytes_per_block)
+    return HostSize(num_blocks=num_blocks, reason=f"{taken} to swap to = {num_blocks} blocks: {why}")
 
 
 def _check_fits(field: str, value: int, needed: int, free: int | None) -> None:

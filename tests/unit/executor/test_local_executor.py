@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from octavo.config import EngineConfig
 from octavo.core.step import RowSetup, StepPlan
 from octavo.errors import ConfigError, ModelFileError
+from octavo.executor import local
 from octavo.executor.local import LocalExecutor
 from octavo.messages import SamplingParams
 from octavo.weights.sources import resolve
@@ -37,6 +39,86 @@ def test_says_what_it_settled_on() -> None:
     assert executor.num_blocks == 40
     assert executor.kv_spec.groups[0].layers == (0, 1, 2, 3, 4)
     assert len(info.extras["fingerprint"]) >= 32
+
+
+def test_says_what_decides_the_bits_of_a_block() -> None:
+    executor = load(dtype="float32", kv_cache_dtype="bfloat16", block_size=8, num_blocks=40, isa="portable")
+    executor.close()
+    assert executor.info.extras["kv_fingerprint"] == {
+        "weights": executor.info.extras["fingerprint"],
+        "kv_dtype": "bfloat16",
+        "block_size": 8,
+        "layout_version": 1,
+        "kernel_path": "cpu/portable/float32",
+    }
+
+
+def test_a_quarter_of_the_kv_memory_is_the_host_tiers() -> None:
+    executor = load(dtype="float32", block_size=8, num_blocks=40)
+    executor.close()
+    info = executor.info
+    assert info.bytes_per_block == 8 * info.kv_bytes_per_token
+    assert executor.num_host_blocks == info.num_host_blocks == 10
+    assert info.host_reason.endswith("10 blocks: a quarter of the KV memory")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_go_to_the_host_and_come_back(depth: int) -> None:
+    executor = load(dtype="float32", block_size=8, num_blocks=40, depth=depth, swap_space_bytes=1 << 20)
+    executor.submit(plan()).result()
+    kv = executor._runner._kv
+    was = kv.export_block(1)
+    assert any(was)
+    out = executor.submit(StepPlan(2, [], [], [], [], [], [], swap_out=[(1, 100)], erases=[1])).result()
+    assert not any(kv.export_block(1))
+    back = executor.submit(StepPlan(3, [], [], [], [], [], [], swap_in=[(100, 7), (99, 8)])).result()
+    assert kv.export_block(7) == was
+    assert (out.failed_swap_out, back.failed_swap_in) == ([], [8])
+    assert min(out.swap_s, back.swap_s) > 0
+    executor.close()
+
+
+@pytest.mark.parametrize("erase", [False, True])
+def test_discarded_slots_are_erased_where_freed_blocks_are(erase: bool) -> None:
+    executor = load(dtype="float32", block_size=8, num_blocks=40, erase_freed_blocks=erase)
+    executor.submit(plan()).result()
+    executor.submit(StepPlan(2, [], [], [], [], [], [], swap_out=[(1, 3)])).result()
+    slot = executor._runner._swapper._tier._slots[3]  # type: ignore[attr-defined]
+    assert slot.tobytes() == executor._runner._kv.export_block(1)
+    executor.submit(StepPlan(3, [], [], [], [], [], [], discards=[3])).result()
+    assert (not slot.any()) is erase
+    executor.close()
+
+
+def test_a_host_tier_without_address_space_is_a_setting_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(local, "HostTier", refuse)
+    with pytest.raises(ConfigError, match=r"swap_space_bytes = 4096: must be less: the system gives no address space"):
+        load(num_blocks=40, block_size=1, swap_space_bytes=4096)
+
+
+def test_the_block_size_is_chosen_from_model_and_workload(tmp_path: Path) -> None:
+    """64 bytes of key and value per head, at most 256 tokens of context."""
+    found = {}
+    for tokens in (20, 512):
+        executor = load(dtype="float32", num_blocks=40, expected_tokens=tokens, isa="portable")
+        executor.close()
+        found[tokens] = executor.info
+    assert found[20].block_size == 16
+    assert found[512].block_size == 64
+    assert found[512].block_size_reason.startswith("64 tokens: with 256 tokens per sequence of 64 bytes per layer and")
+    executor = load(write_tiny_llama(tmp_path, TinyLlama(window=24)), num_blocks=40)
+    executor.close()
+    assert "with 24 tokens per sequence" in executor.info.block_size_reason
+
+
+def test_a_block_size_as_asked_is_not_argued_with() -> None:
+    executor = load(num_blocks=40, block_size=4)
+    executor.close()
+    assert (executor.info.block_size, executor.info.block_size_reason) == (4, "4 tokens as asked")
+    assert executor.kv_spec.block_size == 4
 
 
 def test_the_pool_is_never_larger_than_the_rows_can_use() -> None:

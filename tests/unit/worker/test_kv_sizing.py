@@ -9,7 +9,7 @@ import pytest
 from octavo.config import CacheConfig
 from octavo.errors import ConfigError
 from octavo.worker import kv_memory
-from octavo.worker.kv_memory import available_bytes, size_pool
+from octavo.worker.kv_memory import HostSize, available_bytes, size_host_tier, size_pool
 
 GIB = 1 << 30
 
@@ -106,7 +106,12 @@ def size(
 ) -> kv_memory.KVSize:
     cache = CacheConfig(**settings)  # type: ignore[arg-type]
     return size_pool(
-        cache, bytes_per_block=10, fewest_blocks=3, most_blocks=most_blocks, available=available, workspace=workspace
+        cache,
+        bytes_per_block=10,
+        fewest_blocks=3,
+        most_blocks=most_blocks,
+        free=None if available is None else available - workspace,
+        workspace=workspace,
     )
 
 
@@ -160,3 +165,40 @@ def test_what_does_not_fit_is_named(settings: dict[str, object], field: str) -> 
         size(**settings)
     assert error.value.field == field
     assert str(error.value.value) in str(error.value)
+
+
+def host(free: int | None = 1000, **settings: object) -> HostSize:
+    cache = CacheConfig(**settings)  # type: ignore[arg-type]
+    return size_host_tier(cache, bytes_per_block=10, kv_bytes=400, free=free)
+
+
+@pytest.mark.parametrize("free", [1000, 100, None])
+def test_a_quarter_of_the_kv_memory_to_swap_to(free: int | None) -> None:
+    assert host(free) == HostSize(num_blocks=10, reason="100 B to swap to = 10 blocks: a quarter of the KV memory")
+
+
+def test_swap_space_stays_within_what_is_free() -> None:
+    found = host(57)
+    assert found.num_blocks == 5
+    assert found.reason == (
+        "50 B to swap to = 5 blocks: all that is free beside the KV memory, less than a quarter of the KV memory"
+    )
+    assert host(0).num_blocks == 0
+
+
+def test_swap_space_as_asked() -> None:
+    found = host(swap_space_bytes=205)
+    assert (found.num_blocks, found.reason) == (20, "200 B to swap to = 20 blocks: 205 B as asked")
+    assert host(swap_space_bytes=0).num_blocks == 0
+    assert host(None, swap_space_bytes=5000).num_blocks == 500
+    with pytest.raises(ConfigError, match="swap_space_bytes = 1001: must be at most what is free") as error:
+        host(swap_space_bytes=1001)
+    assert error.value.field == "swap_space_bytes"
+
+
+def test_no_swap_space_where_nothing_is_ever_swapped() -> None:
+    assert host(preemption="recompute") == HostSize(
+        num_blocks=0, reason="0 B to swap to = 0 blocks: preemption recomputes"
+    )
+    assert host(preemption="recompute", swap_space_bytes=50).num_blocks == 5
+    assert host(preemption="swap").num_blocks == 10
