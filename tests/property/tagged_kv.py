@@ -1,12 +1,10 @@
 """A worker that computes nothing and notices everything.
 
-Each slot of its KV memory holds a *tag* in place of keys and values: a hash of tenant, adapter and every token up to
-and including its own, and the position. Attention reads no vectors, but checks the tag of every position it would
-read. A freed block is poisoned. So a block used after it was freed, a missed chunk, a stale table entry or a row mixed
-up with another becomes a failure that says so, in the step in which it happens.
-
-The next token is a function of tag, seed, index and position, so what a request must get is known beforehand, whatever
-the schedule (`expected_answer`).
+Each slot of its KV memory holds a tag (see `tags`) in place of keys and values. Attention reads no vectors, but checks
+the tag of every position it would read. So a block used after it was freed, a copy that was forgotten, a stale prefix,
+a wrong swap slot, a missed chunk or a row mixed up with another becomes a failure that says so, in the step in which
+it happens. Things that leave no wrong tag behind are checked when they are done: a write into a block that another
+table names, too, a block taken that was not erased, a host slot overwritten.
 """
 
 from __future__ import annotations
@@ -15,85 +13,54 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.core.kv_spec import KVSpec
-from octavo.core.step import PromptLogprobs, RowSetup, StepPlan, StepResult
-from octavo.messages import EngineRequest, SamplingParams, TokenLogprobs
+from octavo.core.step import PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
+from octavo.messages import EngineRequest
+from property.tags import PUBLIC_SCOPE, candidates, chain, next_token, own_scope, reported
 
-VOCAB = 23
-EOS = 0
-STOP = 1
-POISON = None
-
-Tag = tuple[int, int]
-
-
-def mix(*values: int) -> int:
-    """A hash that is the same in every process, as Python's own is for ints."""
-    return hash(values) & 0xFFFFFFFFFFFF
+ERASED = 0
+"""Zeroed, or never written."""
+POISON = -1
+"""Freed, or lost in a transfer."""
 
 
-def first_link(tenant: str, adapter: str | None) -> int:
-    return mix(*tenant.encode(), -1, *(adapter or "").encode())
+class Failing:
+    """The `first`-th call fails; with `forever`, all after it, too."""
 
+    def __init__(self, first: int = 0, forever: bool = False) -> None:
+        self.first = first
+        self.forever = forever
+        self.num_calls = 0
+        self.num_failures = 0
 
-def next_token(
-    link: int, seed: int, index: int, num_tokens: int, num_prompt: int, sampling: SamplingParams, eos: tuple[int, ...]
-) -> int:
-    """The token that follows `num_tokens` tokens whose last tag has `link`. -1: the scores are not numbers."""
-    draw = mix(link, seed, index, num_tokens)
-    if draw % 97 == 13:
-        return -1
-    token = draw // 97 % VOCAB
-    if num_tokens - num_prompt < sampling.min_tokens:
-        masked = (*(() if sampling.ignore_eos else eos), *sampling.stop_token_ids)
-        while token in masked:
-            token += 1
-    return token
-
-
-@dataclass
-class Expected:
-    token_ids: list[int]
-    finish_reason: str
-    stop_reason: int | None = None
-
-
-def expected_answer(request: EngineRequest, index: int) -> Expected:
-    """What sequence `index` of a request gets, by the definition of the parameters, one token after another."""
-    sampling, tokens = request.sampling, list(request.token_ids)
-    link = first_link(request.tenant, request.adapter)
-    for token in tokens:
-        link = mix(link, token)
-    answer: list[int] = []
-    limit = request.num_prompt_tokens + request.max_tokens
-    while True:
-        token = next_token(
-            link, request.seed, index, len(tokens), request.num_prompt_tokens, sampling, request.eos_token_ids
+    def __call__(self) -> bool:
+        self.num_calls += 1
+        fails = bool(self.first) and (
+            self.num_calls == self.first or (self.forever and self.num_calls > self.first)
         )
-        if token == -1:
-            return Expected(answer, "error")
-        if request.max_tokens == 0:
-            return Expected([], "length")
-        tokens.append(token)
-        answer.append(token)
-        link = mix(link, token)
-        if len(tokens) - request.num_prompt_tokens > sampling.min_tokens:
-            if token in request.eos_token_ids and not sampling.ignore_eos:
-                return Expected(answer, "stop")
-            if token in sampling.stop_token_ids:
-                return Expected(answer, "stop", token)
-        if len(tokens) == limit:
-            return Expected(answer, "length")
+        self.num_failures += fails
+        return fails
+
+
+class LostStepError(Exception):
+    """A whole step failed in the worker."""
 
 
 @dataclass
 class Row:
     setup: RowSetup
+    index: int
+    request: EngineRequest
     token_ids: list[int]
-    links: list[int]
-    """Hash of everything up to each known token."""
-    num_computed: int = 0
+    tags: list[int]
+    """What the slot of each known token must hold."""
+    num_computed: int
+    tables: list[list[int]]
+    """Per group, the block of each column."""
     failed: bool = False
-    tables: list[dict[int, int]] = field(default_factory=list)
+
+    @property
+    def num_answer(self) -> int:
+        return len(self.token_ids) - self.setup.num_prompt_tokens
 
 
 class Handle:
@@ -102,49 +69,112 @@ class Handle:
     def __init__(self, compute: Callable[[], StepResult]) -> None:
         self._compute = compute
         self._result: StepResult | None = None
+        self._error: Exception | None = None
 
     def result(self) -> StepResult:
+        if self._error is not None:
+            raise self._error
         if self._result is None:
-            self._result = self._compute()
+            try:
+                self._result = self._compute()
+            except Exception as error:
+                self._error = error
+                raise
         return self._result
 
 
+@dataclass
+class Events:
+    """What plans asked for, counted."""
+
+    chunks: int = 0
+    mixed: int = 0
+    windows_left: int = 0
+    forks: int = 0
+    twins_sampled: int = 0
+    beam_tokens: int = 0
+    copies: int = 0
+    erases: int = 0
+    idle_erases: int = 0
+    swap_outs: int = 0
+    swap_ins: int = 0
+    discards: int = 0
+    hits: int = 0
+    partial_hits: int = 0
+    public_reads: int = 0
+    failed_puts: int = 0
+    failed_gets: int = 0
+    injected_row_errors: int = 0
+
+
+@dataclass
 class TaggedExecutor:
-    """Performs plans as `core.step` says, and fails on anything a real worker would silently get wrong.
+    """Performs plans as `core.step` says, and fails on anything a real worker would silently get wrong."""
 
-    Args:
-        kv_spec: Groups, windows, block size.
-        num_blocks: The null block included.
-        max_num_seqs: Rows.
-        max_num_batched_tokens: Tokens in a plan.
-        max_model_len: Tokens in a row.
-    """
+    kv_spec: KVSpec
+    num_blocks: int
+    """The null block included."""
+    num_host_blocks: int = 0
+    max_num_seqs: int = 1
+    max_num_batched_tokens: int = 1
+    max_model_len: int = 1
+    erases_freed_blocks: bool = False
+    late: bool = False
+    """Compute a plan only when its result is asked for."""
 
-    def __init__(
-        self, kv_spec: KVSpec, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
-    ) -> None:
-        self.kv_spec = kv_spec
-        self.num_blocks = num_blocks
-        self.late = False
-        """Compute a plan only when its result is asked for."""
-        self.tenant_of_seed: dict[int, str] = {}
-        self.plans: list[StepPlan] = []
+    put_fails: Failing = field(default_factory=Failing)
+    get_fails: Failing = field(default_factory=Failing)
+    row_fails: Failing = field(default_factory=Failing)
+    step_fails: Failing = field(default_factory=Failing)
+
+    def __post_init__(self) -> None:
+        self.events = Events()
+        self.num_plans = 0
+        self.last_plan: StepPlan | None = None
         self.rows: dict[int, Row] = {}
-        self._max = (max_num_seqs, max_num_batched_tokens, max_model_len)
-        self._slots: list[list[Tag | None]] = [[POISON] * kv_spec.block_size for _ in range(num_blocks)]
+        self.request_of_seed: dict[int, EngineRequest] = {}
+        self.published_tags: set[int] = set()
+        """Tags of every text that was ever published."""
+        self.free_blocks: list[int] = []
+        """Blocks that are free before the next plan is made: nobody may read them before they are written again."""
+        self.lost_rows: set[tuple[int, int]] = set()
+        """(seed, index) of rows made to fail by `row_fails`."""
+        self._slots = [[ERASED] * self.kv_spec.block_size for _ in range(self.num_blocks)]
+        self._host: list[list[int] | None] = [None] * self.num_host_blocks
+        self._failed_host_slots: set[int] = set()
+        self._num_names = [0] * self.num_blocks
+        """How often the tables of all rows name each block."""
+        self._dirty: set[int] = set()
+        """Blocks written since they were last poisoned or erased."""
         self._in_flight: Handle | None = None
 
-    def poison(self, block_id: int) -> None:
-        self._slots[block_id] = [POISON] * self.kv_spec.block_size
+    # ---- what the test tells it
+
+    def expect(self, request: EngineRequest) -> None:
+        """A request is about to be added; its seed is its own."""
+        self.request_of_seed[request.seed] = request
+        if request.publish is not None:
+            self.published_tags.update(chain(PUBLIC_SCOPE, request.token_ids))
+
+    def remains(self) -> list[str]:
+        """Device blocks and host slots that are not erased, one sentence each."""
+        device = [i for i, slots in enumerate(self._slots) if any(slots)]
+        host = [i for i, slots in enumerate(self._host) if slots is not None]
+        return [f"block {i} is not erased" for i in device] + [f"host slot {i} is not discarded" for i in host]
+
+    # ---- Executor
 
     def submit(self, plan: StepPlan) -> Handle:
         self._check(plan)
-        self.plans.append(plan)
-        before = self._in_flight
+        self.num_plans += 1
+        self.last_plan = plan
+        before, free_blocks = self._in_flight, self.free_blocks
 
         def compute() -> StepResult:
             if before is not None:
                 before.result()  # plans run in order
+            for block_id in self._dirty.intersection(free_blocks):
+                self._poison(block_id)
             return self._execute(plan)
 
         self._in_flight = Handle(compute)
@@ -156,28 +186,168 @@ class TaggedExecutor:
         pass
 
     def _check(self, plan: StepPlan) -> None:
-        max_num_seqs, max_num_batched_tokens, _ = self._max
+        forked = {fork.row for fork in plan.forks}
         assert plan.has_work, "a plan without work was submitted"
+        assert plan.step_id == self.num_plans + 1, "step ids are not consecutive"
         assert len(plan.rows) == len(plan.num_new_tokens)
         assert len(set(plan.rows)) == len(plan.rows), "a row is in the batch twice"
-        assert all(0 <= row < max_num_seqs for row in plan.rows), "no such row"
+        assert all(0 <= row < self.max_num_seqs for row in plan.rows), "no such row"
         assert all(count >= 1 for count in plan.num_new_tokens), "a scheduled row computes nothing"
-        assert sum(plan.num_new_tokens) <= max_num_batched_tokens, "the token budget is exceeded"
-        assert plan.sample_rows == [row for row in plan.rows if row in set(plan.sample_rows)], "not in batch order"
-        assert plan.step_id == (self.plans[-1].step_id + 1 if self.plans else 1), "step ids are not consecutive"
+        assert sum(plan.num_new_tokens) <= self.max_num_batched_tokens, "the token budget is exceeded"
+        assert len(set(plan.sample_rows)) == len(plan.sample_rows), "a row is sampled twice"
+        assert len(plan.sample_sources) in (0, len(plan.sample_rows)), "a sampled row has no source, or two"
+        assert set(plan.sample_rows) <= forked | set(plan.rows), "a row is sampled that is neither computed nor forked"
+        for row, source in zip(plan.sample_rows, plan.sample_sources or plan.sample_rows, strict=True):
+            assert source in plan.rows, f"row {row} is sampled from row {source}, which is not computed"
+            assert row == source or row not in plan.rows, f"row {row} is computed and sampled from row {source}"
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        if self.step_fails():
+            raise LostStepError(f"step {plan.step_id}")
+        result = StepResult(plan.step_id, [], logprobs=[], prompt_logprobs=[], row_errors=[])
+        twins = self._change_rows(plan)
+        self._move_blocks(plan, result)
+        self._forward(plan, twins, result)
+        self._count(plan)
+        return result
+
+    # ---- rows and tables
+
+    def _change_rows(self, plan: StepPlan) -> dict[int, int]:
+        """Returns the source of each row forked by this plan."""
         for row_id in plan.released_rows:
-            assert self.rows.pop(row_id, None) is not None, f"row {row_id} is released and was not set up"
+            assert row_id in self.rows, f"row {row_id} is released and was not set up"
+            for table in self.rows.pop(row_id).tables:
+                for block_id in table:
+                    self._num_names[block_id] -= 1
         for setup in plan.setups:
             self._set_up(setup)
+        twins = {fork.row: fork.source_row for fork in plan.forks}
+        for fork in plan.forks:
+            self._fork(fork)
+        for row_id, token in plan.row_tokens:
+            row = self.rows[row_id]
+            assert row.setup.num_candidates > 0, f"row {row_id} is given a token and has no candidates"
+            assert row.num_computed == len(row.token_ids), f"row {row_id} is given a token and has computed too little"
+            self._append(row, token)
+            self.events.beam_tokens += 1
         for group, row_id, column, block_id in plan.table_growth:
-            assert 0 <= block_id < self.num_blocks
-            self.rows[row_id].tables[group][column] = block_id
-        result = StepResult(plan.step_id, [], logprobs=[], prompt_logprobs=[], row_errors=[])
-        self._write(plan)
+            self._name(self.rows[row_id].tables[group], column, block_id)
+        return twins
+
+    def _set_up(self, setup: RowSetup) -> None:
+        assert setup.row not in self.rows, f"row {setup.row} is set up and was not released"
+        assert 0 <= setup.row < self.max_num_seqs, "no such row"
+        assert 0 <= setup.num_computed_tokens < len(setup.token_ids), (
+            f"row {setup.row} begins with {setup.num_computed_tokens} of {len(setup.token_ids)} tokens computed"
+        )
+        request = self.request_of_seed[setup.seed]
+        assert setup.adapter == request.adapter
+        tables: list[list[int]] = [[] for _ in self.kv_spec.groups]
+        tags = chain(own_scope(request), setup.token_ids)
+        index, num_computed = setup.sequence_index, setup.num_computed_tokens
+        self.rows[setup.row] = Row(setup, index, request, list(setup.token_ids), tags, num_computed, tables)
+
+    def _fork(self, fork: RowFork) -> None:
+        assert fork.row not in self.rows, f"row {fork.row} is forked and was not released"
+        assert 0 <= fork.row < self.max_num_seqs, "no such row"
+        source = self.rows[fork.source_row]
+        tables = [list(table) for table in source.tables]
+        for table in tables:
+            for block_id in table:
+                self._num_names[block_id] += 1
+        self.rows[fork.row] = Row(
+            source.setup,
+            fork.sequence_index,
+            source.request,
+            list(source.token_ids),
+            list(source.tags),
+            source.num_computed,
+            tables,
+            source.failed,
+        )
+
+    def _name(self, table: list[int], column: int, block_id: int) -> None:
+        assert 0 <= block_id < self.num_blocks, f"there is no block {block_id}"
+        table += [0] * (column + 1 - len(table))
+        self._num_names[table[column]] -= 1
+        self._num_names[block_id] += 1
+        table[column] = block_id
+
+    def _append(self, row: Row, token: int) -> None:
+        row.tags += chain(row.tags[-1], [token], len(row.token_ids))
+        row.token_ids.append(token)
+
+    # ---- blocks
+
+    def _move_blocks(self, plan: StepPlan, result: StepResult) -> None:
+        """Discard, swap out, erase, copy, swap in."""
+        self._swap_out(plan, result)
+        assert not plan.erases or self.erases_freed_blocks, "blocks are erased and nobody asked for it"
+        assert len(set(plan.erases)) == len(plan.erases), "a block is erased twice"
+        for block_id in plan.erases:
+            assert block_id != 0, "the null block is erased"
+            self._slots[block_id] = [ERASED] * self.kv_spec.block_size
+        self._dirty.difference_update(plan.erases)
+        self._check_taken(plan)
+        sources = {source for source, _ in plan.copies}
+        targets = [target for _, target in plan.copies] + [block for _, block in plan.swap_in]
+        assert len(set(targets)) == len(targets), "a block is filled twice"
+        assert not sources & set(targets), "a block is copied from and filled by one plan"
+        assert 0 not in sources and 0 not in targets, "the null block is copied"
+        self._dirty.update(targets)
+        for source, target in plan.copies:
+            self._slots[target] = list(self._slots[source])
+        self._swap_in(plan, result)
+
+    def _swap_out(self, plan: StepPlan, result: StepResult) -> None:
+        for slot in plan.discards:
+            assert self._host[slot] is not None or slot in self._failed_host_slots, f"host slot {slot} is empty already"
+            self._failed_host_slots.discard(slot)
+            self._host[slot] = None
+        for block_id, slot in plan.swap_out:
+            assert self._host[slot] is None, f"host slot {slot} is overwritten"
+            assert block_id != 0, "the null block is swapped out"
+            self._failed_host_slots.discard(slot)
+            if self.put_fails():
+                self._failed_host_slots.add(slot)
+                result.failed_swap_out.append(slot)
+            else:
+                self._host[slot] = list(self._slots[block_id])
+
+    def _swap_in(self, plan: StepPlan, result: StepResult) -> None:
+        for slot, block_id in plan.swap_in:
+            content = self._host[slot]
+            assert content is not None or slot in self._failed_host_slots, f"host slot {slot} is read and empty"
+            if content is None or self.get_fails():
+                result.failed_swap_in.append(block_id)
+                content = [POISON] * self.kv_spec.block_size
+            self._slots[block_id] = list(content)
+
+    def _poison(self, block_id: int) -> None:
+        """What is erased stays so."""
+        self._dirty.discard(block_id)
+        self._slots[block_id] = [ERASED if tag == ERASED else POISON for tag in self._slots[block_id]]
+
+    def _check_taken(self, plan: StepPlan) -> None:
+        """With erasure, a block that a row takes to write into holds nothing of whoever had it before."""
+        if not self.erases_freed_blocks:
+            return
+        filled = {target for _, target in plan.copies} | {block for _, block in plan.swap_in}
+        for group, row_id, column, block_id in plan.table_growth:
+            is_hit = column * self.kv_spec.block_size < self.rows[row_id].num_computed and block_id not in filled
+            if block_id != 0 and not is_hit and self.rows[row_id].tables[group][column] == block_id:
+                assert not any(self._slots[block_id]), f"block {block_id} is taken and was not erased"
+
+    # ---- the forward pass
+
+    def _forward(self, plan: StepPlan, twins: dict[int, int], result: StepResult) -> None:
+        # Every row writes before any row reads, as a layer does.
+        for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
+            self._write(row_id, count, plan, twins)
         for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
             self._attend(row_id, count)
+        for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
             self._report_prompt(row_id, count, result)
             self.rows[row_id].num_computed += count
         sampled = set(plan.sample_rows)
@@ -185,88 +355,125 @@ class TaggedExecutor:
             row = self.rows[row_id]
             is_complete = row.num_computed == len(row.token_ids)
             assert row.failed or (row_id in sampled) == is_complete, f"row {row_id}: sampled before its last token"
+        for row_id, source_id in zip(plan.sample_rows, plan.sample_sources or plan.sample_rows, strict=True):
+            if row_id != source_id:
+                self._take_over_progress(row_id, source_id, twins)
         for row_id in plan.sample_rows:
             self._sample(row_id, result)
-        return result
 
-    def _set_up(self, setup: RowSetup) -> None:
-        assert setup.row not in self.rows, f"row {setup.row} is set up and was not released"
-        link = first_link(self.tenant_of_seed[setup.seed], setup.adapter)
-        links = []
-        for token in setup.token_ids:
-            link = mix(link, token)
-            links.append(link)
-        tables: list[dict[int, int]] = [{} for _ in self.kv_spec.groups]
-        self.rows[setup.row] = Row(setup, list(setup.token_ids), links, tables=tables)
+    def _take_over_progress(self, row_id: int, source_id: int, twins: dict[int, int]) -> None:
+        row, source = self.rows[row_id], self.rows[source_id]
+        assert twins.get(row_id) == source_id, f"row {row_id} is sampled from row {source_id}, which is not its twin"
+        assert row.token_ids == source.token_ids[: len(row.token_ids)], f"row {row_id} differs from row {source_id}"
+        row.num_computed = source.num_computed
+        self.events.twins_sampled += 1
 
-    def _slot(self, row: Row, group: int, position: int) -> tuple[int, int]:
-        column, offset = divmod(position, self.kv_spec.block_size)
-        return row.tables[group].get(column, 0), offset
-
-    def _write(self, plan: StepPlan) -> None:
-        """Write every row's tags before any row reads, as a layer does."""
-        writers: dict[int, tuple[int, int]] = {}
-        for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
-            row = self.rows[row_id]
-            end = row.num_computed + count
-            assert end <= self._max[2], f"row {row_id} passes the context"
-            assert row.failed or end <= len(row.token_ids), f"row {row_id} computes a token that nobody knows"
-            for group in range(self.kv_spec.num_groups):
-                for position in range(row.num_computed, min(end, len(row.token_ids))):
-                    block_id, offset = self._slot(row, group, position)
-                    assert block_id != 0, f"row {row_id} writes position {position} into the null block"
-                    owner = writers.setdefault(block_id, (row_id, group))
-                    assert owner == (row_id, group), f"block {block_id} is written by {owner} and {(row_id, group)}"
-                    self._slots[block_id][offset] = (row.links[position], position)
+    def _write(self, row_id: int, count: int, plan: StepPlan, twins: dict[int, int]) -> None:
+        row = self.rows[row_id]
+        start, end = row.num_computed, row.num_computed + count
+        assert end <= self.max_model_len, f"row {row_id} passes the context"
+        assert row.failed or end <= len(row.token_ids), f"row {row_id} computes a token that nobody knows"
+        end = min(end, len(row.token_ids))
+        size = self.kv_spec.block_size
+        # Twins that are sampled from this row's logits name its blocks already and compute nothing.
+        silent = [twin for twin, source in twins.items() if source == row_id and twin not in plan.rows]
+        for table_group, table in enumerate(row.tables):
+            for column in range(start // size, -(-end // size)):
+                block_id = table[column] if column < len(table) else 0
+                assert block_id != 0, f"row {row_id} writes column {column} of group {table_group}, which has no block"
+                num_names = self._num_names[block_id]
+                for twin in silent:
+                    num_names -= sum(t.count(block_id) for t in self.rows[twin].tables)
+                assert num_names == 1, f"row {row_id} writes into block {block_id}, which {num_names} tables name"
+                low, high = max(start, column * size), min(end, (column + 1) * size)
+                self._dirty.add(block_id)
+                self._slots[block_id][low % size : low % size + high - low] = row.tags[low:high]
 
     def _attend(self, row_id: int, count: int) -> None:
         row = self.rows[row_id]
         if row.failed:
             return
+        size, tags = self.kv_spec.block_size, row.tags
         start, end = row.num_computed, row.num_computed + count
-        for group, kind in enumerate(self.kv_spec.groups):
+        for kind, table in zip(self.kv_spec.groups, row.tables, strict=True):
             lowest = 0 if kind.window is None else max(0, start - kind.window + 1)
-            for position in range(lowest, end):
-                block_id, offset = self._slot(row, group, position)
-                found, wanted = self._slots[block_id][offset], (row.links[position], position)
-                assert found == wanted, (
-                    f"row {row_id}, group {group}, position {position}: block {block_id} holds {found}, not {wanted}"
-                )
+            for column in range(lowest // size, -(-end // size)):
+                low, high = max(lowest, column * size), min(end, (column + 1) * size)
+                block_id = table[column]
+                found = self._slots[block_id][low % size : low % size + high - low]
+                if found != tags[low:high]:
+                    self._check_public(row_id, block_id, low, found)
+
+    def _check_public(self, row_id: int, block_id: int, low: int, found: list[int]) -> None:
+        """Where a row does not read what it would have written itself, it reads what was published."""
+        row = self.rows[row_id]
+        public = chain(PUBLIC_SCOPE, row.token_ids[: low + len(found)])
+        for position, tag in enumerate(found, low):
+            is_public = tag == public[position] and tag in self.published_tags and row.request.adapter is None
+            assert is_public or tag == row.tags[position], (
+                f"row {row_id}, position {position}: block {block_id} holds "
+                f"{ {ERASED: 'nothing', POISON: 'poison'}.get(tag, 'another tag') }"
+            )
+        self.events.public_reads += 1
 
     def _report_prompt(self, row_id: int, count: int, result: StepResult) -> None:
         row = self.rows[row_id]
         first, last = row.num_computed + 1, min(row.num_computed + count, row.setup.num_prompt_tokens - 1)
-        if row.setup.sampling.prompt_logprobs is not None and first <= last:
-            assert row.setup.sequence_index == 0
+        if row.setup.sampling.prompt_logprobs is not None and row.index == 0 and first <= last and not row.failed:
             assert result.prompt_logprobs is not None
-            known = [logprob_at(position, row.token_ids[position]) for position in range(first, last + 1)]
+            known = [reported(row.tags[i - 1], row.token_ids[i]) for i in range(first, last + 1)]
             result.prompt_logprobs.append(PromptLogprobs(row_id, first, known))
 
     def _sample(self, row_id: int, result: StepResult) -> None:
         row = self.rows[row_id]
-        setup = row.setup
         assert result.logprobs is not None and result.row_errors is not None
+        if not row.failed and self.row_fails():
+            row.failed = True
+            self.lost_rows.add((row.setup.seed, row.index))
+            self.events.injected_row_errors += 1
         token = -1
         if not row.failed:
-            token = next_token(
-                row.links[-1],
-                setup.seed,
-                setup.sequence_index,
-                len(row.token_ids),
-                setup.num_prompt_tokens,
-                setup.sampling,
-                setup.eos_token_ids,
-            )
+            token = self._choose_beams(row, result) if row.setup.num_candidates else self._choose(row, result)
         if token == -1:
             row.failed = True
             result.row_errors.append((row_id, "scores are not numbers"))
             result.logprobs.append(None)
-        else:
-            result.logprobs.append(None if setup.sampling.logprobs is None else logprob_at(len(row.token_ids), token))
-            row.token_ids.append(token)
-            row.links.append(mix(row.links[-1], token))
         result.token_ids.append(token)
 
+    def _choose(self, row: Row, result: StepResult) -> int:
+        assert result.logprobs is not None
+        setup, tag = row.setup, row.tags[-1]
+        token = next_token(tag, setup.seed, row.index, row.num_answer, setup.sampling, setup.eos_token_ids)
+        if token != -1:
+            result.logprobs.append(None if setup.sampling.logprobs is None else reported(tag, token))
+            self._append(row, token)
+        return token
 
-def logprob_at(position: int, token: int) -> TokenLogprobs:
-    return TokenLogprobs(token, -float(position), 1, [])
+    def _choose_beams(self, row: Row, result: StepResult) -> int:
+        """Reports candidates and appends nothing."""
+        assert result.logprobs is not None
+        setup, tag = row.setup, row.tags[-1]
+        top = candidates(tag, setup.num_candidates, row.num_answer, setup.sampling, setup.eos_token_ids)
+        if top is None:
+            return -1
+        result.logprobs.append(reported(tag, top[0][0], top))
+        return top[0][0]
+
+    def _count(self, plan: StepPlan) -> None:
+        events, size = self.events, self.kv_spec.block_size
+        long_rows = sum(count > 1 for count in plan.num_new_tokens)
+        events.chunks += len(set(plan.rows) - set(plan.sample_rows))
+        events.mixed += 0 < long_rows < len(plan.rows)
+        events.windows_left += sum(entry[3] == 0 for entry in plan.table_growth)
+        events.forks += len(plan.forks)
+        events.copies += len(plan.copies)
+        events.erases += len(plan.erases)
+        events.idle_erases += bool(plan.erases) and not plan.rows
+        events.swap_outs += len(plan.swap_out)
+        events.swap_ins += len(plan.swap_in)
+        events.discards += len(plan.discards)
+        hits = [setup.num_computed_tokens for setup in plan.setups if setup.num_computed_tokens]
+        events.hits += len(hits)
+        events.partial_hits += sum(num % size != 0 for num in hits)
+        events.failed_puts = self.put_fails.num_failures
+        events.failed_gets = self.get_fails.num_failures
