@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_spec import KVSpec
 from octavo.core.prefix_index import NO_MATCH, Content, Match, PrefixIndex
@@ -79,7 +81,7 @@ class KVCacheManager:
             How many new tokens this step computes, at most `budget`; 0, and nothing changed, if the blocks are not
             there.
         """
-        for offer in (match, Match(match.contents, None, 0), NO_MATCH):
+        for offer in self._offers(sequence, match):
             reserve = self._prefill_blocks(sequence.num_tokens, offer)
             if reserve + self._num_revived(offer) <= self.num_available_blocks:
                 break
@@ -90,6 +92,15 @@ class KVCacheManager:
         num_new = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
         self.grow(sequence, sequence.num_computed_tokens + num_new, plan)
         return num_new
+
+    def _offers(self, sequence: Sequence, match: Match) -> Iterator[Match]:
+        """A match, and less and less of it: idle blocks that are hit cannot make room."""
+        yield match
+        if self.index is not None and sequence.lineage is not None:
+            if match.tail is not None:
+                yield self.index.without_tail(sequence.lineage, match)
+            if match.contents:
+                yield self.index.nothing(sequence.lineage)
 
     def _prefill_blocks(self, num_tokens: int, match: Match) -> int:
         """New blocks that a prefill binds at most at once, over all groups, after a match."""

@@ -152,7 +152,18 @@ class PrefixIndex:
             contents.append(found)
             parent = found
         tail, num_tail = self._tail(lineage, parent, contents, token_ids, limit)
-        match = self._within_windows(contents, tail, num_tail)
+        return self._agree(lineage, self._within_windows(contents, tail, num_tail))
+
+    def without_tail(self, lineage: Lineage, match: Match) -> Match:
+        """Whole columns of a match only. Without its tail the next token may read one column more."""
+        return self._agree(lineage, self._within_windows(list(match.contents), None, 0))
+
+    def nothing(self, lineage: Lineage) -> Match:
+        """No match, so that no column is a public one either."""
+        return self._agree(lineage, NO_MATCH)
+
+    def _agree(self, lineage: Lineage, match: Match) -> Match:
+        """Let only columns that were matched count as public."""
         if len(match.contents) < len(lineage.public):
             self._set_public(lineage, match.contents)
         return match
