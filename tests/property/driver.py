@@ -1,7 +1,7 @@
 """Many random histories, each from its seed: the same operations as the hypothesis machine's, without its cost.
 
-    python -m property.driver --seed 7        # from tests/: one history again, shrunk if it fails
-    python -m property.driver --operations 20000000 --first-seed 1000000
+python -m property.driver --seed 7        # from tests/: one history again, shrunk if it fails
+python -m property.driver --operations 20000000 --first-seed 1000000
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def drive(num_operations: int, first_seed: int = 0, say_every_s: float | None = 
         if say_every_s is not None and now - said > say_every_s:
             said = now
             rate = report.num_operations / (now - started)
-            print(f"{report.num_operations} operations, {report.num_histories} histories, {rate:.0f} per second", flush=True)
+            print(
+                f"{report.num_operations} operations, {report.num_histories} histories, {rate:.0f} per second",
+                flush=True,
+            )
     return report
 
 

@@ -22,7 +22,9 @@ def expected_answers(request: EngineRequest) -> dict[int, Expected]:
     """By sequence index."""
     if request.sampling.beam_width is not None:
         return dict(enumerate(_beams(request)))
-    return {i: expected_answer(request, i) for i in range(request.first_index, request.first_index + request.sampling.n)}
+    return {
+        i: expected_answer(request, i) for i in range(request.first_index, request.first_index + request.sampling.n)
+    }
 
 
 def expected_prompt_logprobs(request: EngineRequest) -> list[TokenLogprobs | None]:

@@ -34,9 +34,7 @@ class Failing:
 
     def __call__(self) -> bool:
         self.num_calls += 1
-        fails = bool(self.first) and (
-            self.num_calls == self.first or (self.forever and self.num_calls > self.first)
-        )
+        fails = bool(self.first) and (self.num_calls == self.first or (self.forever and self.num_calls > self.first))
         self.num_failures += fails
         return fails
 
