@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo import _native
 
@@ -58,9 +59,8 @@ def copy(kv: _native.KVMemory, num_blocks: int) -> None:
         kv.copy_blocks([(source, destination)])
 
 
-def swap(kv: _native.KVMemory, num_blocks: int) -> None:
-    slots = np.ones((num_blocks, kv.bytes_per_block), np.uint8)
-    for block in range(1, num_blocks):
+def swap(kv: _native.KVMemory, slots: npt.NDArray[np.uint8]) -> None:
+    for block in range(1, len(slots)):
         kv.swap_out(block, slots[block])
 
 
@@ -88,16 +88,17 @@ def main() -> None:
     memories = {size: make_memory(size, args) for size in SIZES}
     attention = least({size: lambda kv=kv: attend(kv, args, pool) for size, kv in memories.items()}, args.repeats)
     print(f"{args.isa}, {args.dtype}, {args.layers} layers, {args.kv_heads} KV heads of {args.head_dim}, 1 thread")
-    print(f"{'tokens':>6}{'KiB':>8}{'attention us/token':>20}{'to 64':>8}{'copy us/block':>15}{'us/swap':>9}")
+    print(f"{'tokens':>6}{'KiB':>8}{'attention us/token':>20}{'to 64':>8}{'copy us/block':>15}{'swap us/block':>15}")
     moves = min(args.repeats, 3)
     counts = {size: NUM_SEQS * CONTEXT // size + 1 for size in SIZES}
     copies = least({size: lambda s=size: copy(memories[s], counts[s]) for size in SIZES}, moves)
     for size, kv in memories.items():
-        swapped = least({size: lambda s=size: swap(memories[s], counts[s])}, 1)[size]
+        slots = np.ones((counts[size], kv.bytes_per_block), np.uint8)
+        swapped = least({size: lambda kv=kv, slots=slots: swap(kv, slots)}, moves)[size]
         per_token = attention[size] / (NUM_SEQS * CONTEXT) * 1e6
         print(
             f"{size:6}{kv.bytes_per_block / 1024:8.1f}{per_token:20.4f}{attention[size] / attention[64]:8.3f}"
-            f"{copies[size] / (counts[size] // 2) * 1e6:15.2f}{swapped / (counts[size] - 1) * 1e6:9.2f}"
+            f"{copies[size] / (counts[size] // 2) * 1e6:15.2f}{swapped / (counts[size] - 1) * 1e6:15.2f}"
         )
 
 
