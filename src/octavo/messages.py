@@ -19,7 +19,7 @@ GREEDY_TEMPERATURE = 1e-5
 DEFAULT_TENANT = "default"
 
 PUBLIC_TENANT = "(public)"
-"""Owner of published prefixes, and the tenant of the requests that publish them. No key maps to it."""
+"""The account of published prefixes, and the tenant of the requests that publish them. No key maps to it."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -380,8 +380,6 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     """The sizing arithmetic, in a sentence."""
     block_size_reason: str = ""
     num_host_blocks: int = 0
-    host_reason: str = ""
-    """How `num_host_blocks` came about, in a sentence."""
     bytes_per_block: int = 0
     load_s: float = 0.0
     eos_token_ids: tuple[int, ...] = ()

@@ -31,6 +31,8 @@ class Beams:
         if self._row_tokens:
             plan.forks, self._forks = self._forks, []
             plan.row_tokens, self._row_tokens = self._row_tokens, []
+            # Rows that leave from here on were named by this plan already.
+            self._scheduler.rows.last_planned = plan.step_id
 
     def shortage(self, group: BeamGroup) -> int:
         """Blocks missing before every beam of a group can take its next tokens."""
@@ -42,6 +44,11 @@ class Beams:
         """Keep that many rows free for forks of a group."""
         self._scheduler.rows.num_reserved += count - group.num_reserved_rows
         group.num_reserved_rows = count
+
+    @property
+    def untold_rows(self) -> set[int]:
+        """Rows that were given to forks which the worker has not heard of."""
+        return {fork.row for fork in self._forks}
 
     # ---- the search
 
@@ -127,17 +134,13 @@ class Beams:
         for sequence in sorted(request.sequences.values(), key=lambda s: -s.index):
             self._scheduler.end(sequence)
 
-    def restart(self, group: BeamGroup, plan: StepPlan | None) -> None:
-        """Begin a search again from its prompt: nothing of it was told to anybody, and it will choose the same.
-
-        Args:
-            plan: The plan being made, if one is.
-        """
+    def restart(self, group: BeamGroup) -> None:
+        """Begin a search again from its prompt: nothing of it was told to anybody, and it will choose the same."""
         scheduler = self._scheduler
         request = scheduler.requests[group.source.request_id]
         for sequence in list(request.sequences.values()):
             if sequence.status is SequenceStatus.RUNNING:
-                self._retire(sequence, plan)
+                scheduler.leave_row(sequence)
             else:
                 scheduler.waiting.remove(sequence)
                 if sequence.status is SequenceStatus.SWAPPED:
@@ -150,14 +153,3 @@ class Beams:
         leader.num_lost_tokens = leader.num_tokens
         request.sequences = {leader.index: leader}
         scheduler.waiting.put(leader)
-
-    def _retire(self, beam: Sequence, plan: StepPlan | None) -> None:
-        scheduler = self._scheduler
-        if plan is None or not plan.row_tokens or beam in scheduler.swapping.arriving:
-            scheduler.leave_row(beam)
-            return
-        # This plan tells the worker about the beam's row, so it is the last one to name it.
-        del scheduler.running[beam.row]
-        scheduler.wake(scheduler.in_flight.leave(beam))
-        row, beam.row = beam.row, NO_ROW
-        scheduler.rows.retire_after(plan.step_id, row, scheduler.kv.detach(beam))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_spec import KVSpec
 from octavo.core.prefix_index import NO_MATCH, Content, Match, PrefixIndex
@@ -81,7 +79,7 @@ class KVCacheManager:
             How many new tokens this step computes, at most `budget`; 0, and nothing changed, if the blocks are not
             there.
         """
-        for offer in self._offers(sequence, match):
+        for offer in self._offers(match):
             reserve = self._prefill_blocks(sequence.num_tokens, offer)
             if reserve + self._num_revived(offer) <= self.num_available_blocks:
                 break
@@ -93,14 +91,11 @@ class KVCacheManager:
         self.grow(sequence, sequence.num_computed_tokens + num_new, plan)
         return num_new
 
-    def _offers(self, sequence: Sequence, match: Match) -> Iterator[Match]:
-        """A match, and less and less of it: idle blocks that are hit cannot make room."""
-        yield match
-        if self.index is not None and sequence.lineage is not None:
-            if match.tail is not None:
-                yield self.index.without_tail(sequence.lineage, match)
-            if match.contents:
-                yield self.index.nothing(sequence.lineage)
+    def _offers(self, match: Match) -> list[Match]:
+        """A match and less of it. In a small pool the source of a copy may be the very block that is missing."""
+        if match.tail is None or self.index is None:
+            return [match, NO_MATCH]
+        return [match, self.index.without_tail(match), NO_MATCH]
 
     def _prefill_blocks(self, num_tokens: int, match: Match) -> int:
         """New blocks that a prefill binds at most at once, over all groups, after a match."""
@@ -164,8 +159,8 @@ class KVCacheManager:
         sequence.num_slots = len(sequence.block_tables[0]) * self.block_size
         sequence.num_computed_tokens = sequence.last_start = num_tokens
         sequence.next_commit = (len(match.contents) + 1) * self.block_size
-        if sequence.lineage is not None:
-            sequence.lineage.contents = list(match.contents)
+        if self.index is not None and sequence.lineage is not None:
+            self.index.begin(sequence.lineage, match.contents)
 
     # ---- growth
 
@@ -384,10 +379,7 @@ class KVCacheManager:
         for content in list(self.index):
             for block_id in [block_id for block_id in content.blocks if block_id != NULL_BLOCK]:
                 owner = self.pool.owner[block_id]
-                if owner is not None and self._may_drop(owner.tenant, tenant):
+                is_published = owner is not None and owner.tenant == PUBLIC_TENANT and self.pool.ref_count[block_id] > 0
+                if owner is not None and (tenant is None or owner.tenant == tenant) and not is_published:
                     self.pool.drop_content(block_id)
         return before - self.pool.num_cached
-
-    def _may_drop(self, owner: str, tenant: str | None) -> bool:
-
-        return owner == tenant if tenant is not None else owner != PUBLIC_TENANT

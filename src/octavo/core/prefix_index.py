@@ -152,21 +152,17 @@ class PrefixIndex:
             contents.append(found)
             parent = found
         tail, num_tail = self._tail(lineage, parent, contents, token_ids, limit)
-        return self._agree(lineage, self._within_windows(contents, tail, num_tail))
+        return self._within_windows(contents, tail, num_tail)
 
-    def without_tail(self, lineage: Lineage, match: Match) -> Match:
-        """Whole columns of a match only. Without its tail the next token may read one column more."""
-        return self._agree(lineage, self._within_windows(list(match.contents), None, 0))
+    def begin(self, lineage: Lineage, contents: list[Content]) -> None:
+        """A sequence takes these whole columns, all or some of what was matched, and goes on by itself."""
+        if len(contents) < len(lineage.public):
+            self._set_public(lineage, contents)
+        lineage.contents = list(contents)
 
-    def nothing(self, lineage: Lineage) -> Match:
-        """No match, so that no column is a public one either."""
-        return self._agree(lineage, NO_MATCH)
-
-    def _agree(self, lineage: Lineage, match: Match) -> Match:
-        """Let only columns that were matched count as public."""
-        if len(match.contents) < len(lineage.public):
-            self._set_public(lineage, match.contents)
-        return match
+    def without_tail(self, match: Match) -> Match:
+        """The longest match that copies nothing. It reads from further below, so it may have fewer whole columns."""
+        return self._within_windows(list(match.contents), None, 0)
 
     def key_of(self, lineage: Lineage, column: int, token_ids: Sequence[int]) -> bytes:
         """The key of a whole column that is not public. `token_ids` are the sequence's, from its beginning."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from octavo.core.block_pool import NULL_BLOCK, BlockPool
-from octavo.core.prefix_index import PrefixIndex
+from octavo.core.block_pool import NULL_BLOCK
+from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.request import Sequence
 from octavo.messages import PublishedPrefix
 
@@ -17,9 +17,10 @@ class Published:
     every request looks under first.
     """
 
-    def __init__(self, pool: BlockPool, index: PrefixIndex | None) -> None:
-        self._pool = pool
-        self._index = index
+    def __init__(self, kv: KVCacheManager) -> None:
+        self._kv = kv
+        self._pool = kv.pool
+        self._index = kv.index
         self._blocks: dict[str, list[int]] = {}
         self._num_tokens: dict[str, int] = {}
 
@@ -36,13 +37,18 @@ class Published:
         return len({block_id for blocks in self._blocks.values() for block_id in blocks})
 
     def keep(self, name: str, sequence: Sequence) -> None:
-        """A sequence has computed and committed a text: hold its whole blocks."""
+        """A sequence has computed and committed a text: hold its whole blocks, those that left a window excepted."""
         if self._index is None or sequence.lineage is None or name in self._blocks:
             return
         contents = sequence.lineage.contents
-        blocks = [block_id for content in contents for block_id in content.blocks if block_id != NULL_BLOCK]
-        for block_id in blocks:
-            self._pool.share(block_id)
+        blocks = []
+        for group, first in enumerate(sequence.first_columns):
+            for content in contents[first:]:
+                block_id = content.blocks[group]
+                # An idle block may be promised to somebody.
+                if block_id != NULL_BLOCK and (self._pool.ref_count[block_id] or self._kv.num_available_blocks > 0):
+                    self._pool.share(block_id)
+                    blocks.append(block_id)
         self._blocks[name] = blocks
         self._num_tokens[name] = sum(len(content.tokens) for content in contents)
         self._index.num_published += 1

@@ -108,7 +108,7 @@ class Scheduler:
         self.slots = HostSlots(num_host_blocks)
         self.swapping = Swapping(kv, self.rows, self.slots)
         self.in_flight = InFlightPrefixes()
-        self.published = Published(kv.pool, kv.index)
+        self.published = Published(kv)
         self._preemption: PreemptionPolicy = LatestArrival() if preemption is None else preemption
         self._way: WayPolicy = MeasuredCosts() if way is None else way
         self._num_unborn = 0
@@ -283,6 +283,9 @@ class Scheduler:
             if missing <= self.rows.quarantine.num_blocks:
                 return False
             candidates = [s for s in running[i:] if s.row != NO_ROW]
+            if self._holds_everything(candidates):
+                self._give_up(sequence)
+                return False
             victim = self._preemption.choose(candidates)
             gang = [victim]
             if victim.request_id != sequence.request_id or victim.beams is not None:
@@ -292,6 +295,13 @@ class Scheduler:
             if sequence in gang:
                 return False
         return True
+
+    def _holds_everything(self, candidates: list[Sequence]) -> bool:
+        """Whether one sequence, or one beam search, is all there is: to preempt it would win nothing."""
+        first = candidates[0]
+        is_one = len(candidates) == 1 or (first.beams is not None and all(s.beams is first.beams for s in candidates))
+        nobody_else = len(self.running) == len(candidates) and not self.swapping.arriving
+        return is_one and nobody_else and not len(self.rows.quarantine)
 
     def _preempt(self, gang: list[Sequence], plan: StepPlan) -> None:
         """Take rows and blocks from sequences of one request, by swap or to be computed again."""
@@ -308,7 +318,7 @@ class Scheduler:
             if beams is not None:
                 self.beams.reserve_rows(beams, 0)
         elif beams is not None:
-            self.beams.restart(beams, plan)
+            self.beams.restart(beams)
         else:
             for sequence in gang:
                 self.kv.seal(sequence)
@@ -338,7 +348,7 @@ class Scheduler:
         return not (self.running or self.swapping.arriving or len(self.rows.quarantine))
 
     def _give_up(self, sequence: Sequence) -> None:
-        """A sequence could not be admitted to an idle engine."""
+        """A sequence does not fit, though nobody else is there."""
         if sequence.status is SequenceStatus.SWAPPED:
             self._lost(self.swapping.lose(sequence))
             return
@@ -347,9 +357,16 @@ class Scheduler:
             f"the request needs more KV memory than is left: {self.published.num_blocks} of "
             f"{self.kv.pool.num_blocks} blocks are taken by published prefixes"
         )
-        for index, other in list(request.sequences.items()):
-            self.refused.append(TokenDelta(other.request_id, index, [], finish_reason=FINISH_ERROR, error=why))
-            self.end(other, keep=False)
+        if sequence.beams is not None:
+            indices = list(range(sequence.source.sampling.n))
+            self.beams.end(sequence.beams)
+        else:
+            indices = sorted(request.sequences)
+            for index in reversed(indices):
+                self.end(request.sequences[index], keep=False)
+        self.refused += [
+            TokenDelta(sequence.request_id, index, [], finish_reason=FINISH_ERROR, error=why) for index in indices
+        ]
 
     def _admit(self, step: ScheduledStep, sequence: Sequence) -> bool:
         """Let a sequence in, or let it wait for another. False if there is no room for it."""
@@ -375,7 +392,7 @@ class Scheduler:
         index, lineage = self.kv.index, sequence.lineage
         if index is None or lineage is None or not self.in_flight.num_computing:
             return False
-        if sequence.sampling.prompt_logprobs is not None:
+        if sequence.sampling.prompt_logprobs is not None or len(match.contents) < len(lineage.public):
             return False
         tokens = sequence.token_ids
         columns = range(len(match.contents), (len(tokens) - 1) // self.kv.block_size)
@@ -533,7 +550,7 @@ class Scheduler:
         """Sequences lost what they had swapped: they compute it again."""
         self.wake(sequences)
         for group in {s.beams for s in sequences if s.beams is not None}:
-            self.beams.restart(group, None)
+            self.beams.restart(group)
 
     def _commit(self, step: ScheduledStep) -> None:
         """Let others find the blocks that the step completed."""
@@ -578,6 +595,8 @@ class Scheduler:
             self.num_generated_tokens -= 1
             if sequence.source.publish is not None:
                 self.published.keep(sequence.source.publish, sequence)
+                self.end(sequence, keep=False)  # whole blocks are public, what comes after them is nobody's
+                return
         elif token in sequence.stop_tokens and num_answer > sequence.min_answer_tokens:
             delta.finish_reason = FINISH_STOP
             delta.stop_reason = sequence.stop_tokens[token]
