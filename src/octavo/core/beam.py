@@ -164,21 +164,20 @@ class BeamSearch:
         self._num_tokens += 1
         parents = self._running
         tops = [list(found[: self._num_logprobs]) for found in candidates]
+        wanted = self._width if self._num_tokens < self._max_tokens else 0
         survivors: list[Survivor] = []
         self._running = []
         for rank, (negated, parent, position) in enumerate(self._ranked(parents, candidates)):
-            if rank >= self._width and len(survivors) == self._width:
+            if rank >= self._width and len(survivors) == wanted:
                 break
             token_id, logprob = candidates[parent][position]
+            link = _Link(parents[parent].tail, token_id, logprob, position + 1, tops[parent])
             reason = self._finish_reason(token_id)
-            if (reason is None and len(survivors) == self._width) or (reason is not None and rank >= self._width):
-                continue
-            tail = _Link(parents[parent].tail, token_id, logprob, position + 1, tops[parent])
-            if reason is None:
+            if reason is None and len(survivors) < wanted:
                 survivors.append(Survivor(parent, token_id, -negated))
-                self._running.append(_Beam(tail, -negated))
-            else:
-                self._finish(tail, -negated, reason)
+                self._running.append(_Beam(link, -negated))
+            elif reason is not None and rank < self._width:
+                self._finish(link, -negated, reason)
         if self._is_over():
             survivors, self._running = [], []
         return Advance(survivors, not survivors)
