@@ -188,6 +188,9 @@ class HTTPConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self)
+        for name, keys in (("api_key", self.api_key), ("admin_api_key", (self.admin_api_key,))):
+            if any(key is not None and not key.strip() for key in keys):
+                raise ConfigError(name, "", "a text that is not empty")
         _check_range("port", self.port, 0, 65535)
         _check_range("max_logprobs", self.max_logprobs, 0, 1 << 20)
         _check_range("max_n", self.max_n, 1, 1 << 14)

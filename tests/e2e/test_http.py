@@ -12,7 +12,7 @@ import pytest
 
 from octavo.config import HTTPConfig
 from octavo.server.app import create_app
-from octavo.server.gate import OPEN_PATHS
+from octavo.server.auth import OPEN_PATHS
 from support.infos import tiny_info
 from support.server_process import ServerProcess
 

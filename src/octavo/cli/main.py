@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("octavo.cli.serve", "serve a model over an OpenAI-compatible HTTP API"),
     "chat": ("octavo.cli.chat", "talk to a model in the terminal"),
     "generate": ("octavo.cli.generate", "complete a prompt, or a file of prompts"),
+    "kv": ("octavo.cli.kv", "watch where the KV memory of a running server is"),
     "bench": ("octavo.cli.bench", "measure: serve, offline, step"),
     "doctor": ("octavo.cli.doctor", "say what this machine offers and what Octavo would use"),
     "pull": ("octavo.cli.pull", "fetch a model into the cache"),

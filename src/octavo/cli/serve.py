@@ -19,8 +19,10 @@ from typing import Any
 
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, http_config
 from octavo.cli.text import count, size
-from octavo.config import HTTPConfig
+from octavo.config import CacheConfig, HTTPConfig
 from octavo.messages import EngineInfo
+
+EVICTION = {"lru": "the least recently used make room first", "cost": "the cheapest to compute again make room first"}
 
 _EXAMPLE_QUESTION = "What is a KV cache? Answer in one sentence."
 
@@ -66,12 +68,13 @@ def _announcer(http: HTTPConfig, started: float) -> Callable[[Any], None]:
         from octavo.server.context import served_names  # loaded by now
 
         name = served_names(http, engine.info)[0]
-        print(announcement(engine.info, http, name, time.monotonic() - started), flush=True)
+        took_s = time.monotonic() - started
+        print(announcement(engine.info, engine.config.cache, http, name, took_s), flush=True)
 
     return on_ready
 
 
-def announcement(info: EngineInfo, http: HTTPConfig, name: str, start_s: float) -> str:
+def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: str, start_s: float) -> str:
     """What the engine settled on, and two requests to paste."""
     facts = {
         "model": name,
@@ -82,6 +85,10 @@ def announcement(info: EngineInfo, http: HTTPConfig, name: str, start_s: float) 
         "KV memory": f"{size(info.kv_bytes)} in {info.kv_dtype}: {info.block_size} tokens per block, "
         f"{info.kv_bytes_per_token:,} bytes per token",
         "": info.kv_reason,
+        "blocks": info.block_size_reason,
+        "swap space": swap_space(info),
+        "prefixes": "cached and shared, " + EVICTION[cache.eviction] if cache.enable_prefix_caching else "not cached",
+        "erasure": "every freed block is zeroed" if cache.erase_freed_blocks else "off (--erase-freed-blocks)",
         "start": f"{start_s:.2f} s, {info.load_s:.2f} s of it for the weights",
     }
     url = base_url(http)
@@ -100,6 +107,13 @@ def announcement(info: EngineInfo, http: HTTPConfig, name: str, start_s: float) 
             "",
         ]
     )
+
+
+def swap_space(info: EngineInfo) -> str:
+    """Room for preempted requests in host memory."""
+    if not info.num_host_blocks:
+        return "none: preempted requests are computed again"
+    return f"{size(info.num_host_blocks * info.bytes_per_block)} of host memory, {count(info.num_host_blocks, 'block')}"
 
 
 def base_url(http: HTTPConfig) -> str:

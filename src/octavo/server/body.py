@@ -30,8 +30,10 @@ class ClientDisconnectedError(OctavoError):
     """The client went away; there is nobody to answer."""
 
 
-async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, Any]:
-    """The request's body as a JSON object.
+async def read_json_object(
+    scope: Scope, receive: Receive, max_bytes: int, *, may_be_empty: bool = False
+) -> dict[str, Any]:
+    """The request's body as a JSON object. No body at all is an empty object where it `may_be_empty`.
 
     Stricter than most parsers: duplicate names, NaN and Infinity, lone surrogates and deep nesting are refused, since
     two readers of such a text may understand different things.
@@ -41,8 +43,13 @@ async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> di
         ClientDisconnectedError: If the client leaves before the body is complete.
     """
     headers = dict(scope["headers"])
-    _check_content_type(headers.get(b"content-type"))
+    if not may_be_empty:
+        _check_content_type(headers.get(b"content-type"))
     raw = await _read(receive, _declared_length(headers.get(b"content-length")), max_bytes)
+    if may_be_empty:
+        if not raw:
+            return {}
+        _check_content_type(headers.get(b"content-type"))
     if len(raw) > LONG_BODY_BYTES:
         return await asyncio.to_thread(parse_json_object, raw)
     return parse_json_object(raw)

@@ -10,16 +10,16 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.auth import KeyRing
+from octavo.server.auth import Access
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.context import ServerContext
-from octavo.server.openai.errors import ErrorReply, answer_to, problem
-
-OPEN_PATHS = frozenset({"/health", "/ping"})
-"""Routes that answer without a key; probes have none."""
+from octavo.server.openai.errors import ErrorReply, answer_to
 
 CLIENT_LEFT_STATUS = 499
 """Counted for requests whose client left first; never sent."""
+
+IS_ADMIN = "octavo.is_admin"
+"""In a request's scope: whether it brought the admin key."""
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -30,7 +30,7 @@ class Gate:
     def __init__(self, app: ASGIApp, context: ServerContext) -> None:
         self._app = app
         self._metrics = context.metrics
-        self._keys = KeyRing(context.http.api_key)
+        self._access = Access(context.http)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,7 +38,9 @@ class Gate:
         headers = dict(scope["headers"])
         reply = _Reply(send, headers.get(b"x-request-id"))
         try:
-            self._check_key(scope["path"], headers.get(b"authorization"))
+            authorization = headers.get(b"authorization")
+            self._access.check(scope["path"], authorization)
+            scope[IS_ADMIN] = self._access.is_admin(authorization)
             await self._app(scope, receive, reply.send)
         except ClientDisconnectedError:
             reply.status = CLIENT_LEFT_STATUS
@@ -49,13 +51,6 @@ class Gate:
         finally:
             route = scope.get("route")
             self._metrics.count_http(getattr(route, "path", None), scope["method"], reply.status)
-
-    def _check_key(self, path: str, authorization: bytes | None) -> None:
-        if path in OPEN_PATHS or self._keys.admits(authorization):
-            return
-        given = "the API key is not valid" if authorization else "an API key is needed: Authorization: Bearer KEY"
-        challenge = (("www-authenticate", "Bearer"),)
-        raise problem(401, given, "invalid_api_key", type="authentication_error", headers=challenge)
 
 
 class _Reply:

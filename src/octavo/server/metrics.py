@@ -146,6 +146,9 @@ class _Snapshot:
             ("gauge", "num_requests_waiting", "Sequences waiting to be admitted.", stats.num_waiting),
             ("gauge", "kv_cache_usage_perc", "Share of KV blocks held by live sequences, 0 to 1.", usage),
             ("counter", "num_preemptions", "Sequences preempted.", stats.num_preemptions),
+            ("counter", "prefix_cache_queries", "Prompt tokens looked up.", stats.num_prefix_query_tokens),
+            ("counter", "prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.num_prefix_hit_tokens),
+            ("counter", "prompt_tokens_cached", "Prompt tokens not computed, but found.", stats.num_prefix_hit_tokens),
             ("counter", "prompt_tokens", "Prompt tokens computed.", stats.num_prompt_tokens),
             ("counter", "generation_tokens", "Tokens generated.", stats.num_generated_tokens),
             ("counter", "prompt_tokens_recomputed", "Tokens computed again.", stats.num_recomputed_tokens),
@@ -154,6 +157,7 @@ class _Snapshot:
         config = {
             "block_size": str(info.block_size),
             "num_gpu_blocks": str(info.num_blocks),
+            "num_cpu_blocks": str(info.num_host_blocks),
             "cache_dtype": info.kv_dtype,
         }
         yield self._family("gauge", prefix + "cache_config_info", "How the KV cache is laid out.", [(config, 1)])
@@ -171,16 +175,27 @@ class _Snapshot:
         s = self._stats
         blocks = {
             "held": s.num_held_blocks,
-            "promised": s.num_promised_blocks,
+            "pinned": s.num_pinned_blocks,
             "cached": s.num_cached_blocks,
             "free": s.num_free_blocks,
         }
         states = [({"state": state}, count) for state, count in blocks.items()]
         yield self._family("gauge", "octavo:kv_blocks", "KV blocks, by state.", states)
         for name, help, value in (
+            ("kv_blocks_promised", "Free and cached blocks reserved for admitted prompts.", s.num_promised_blocks),
+            ("num_sequences_swapped", "Sequences that wait in host memory.", s.num_swapped),
+        ):
+            yield self._family("gauge", f"octavo:{name}", help, [({}, value)])
+        for name, help, value in (
             ("steps", "Steps of the engine.", s.num_steps),
             ("allocation_faults", "KV blocks allocated.", s.num_allocation_faults),
             ("recompute_faults", "KV blocks computed again after they were lost.", s.num_recompute_faults),
+            ("copy_faults", "KV blocks copied before a write.", s.num_copy_faults),
+            ("swap_faults", "KV blocks fetched back from host memory.", s.num_swap_faults),
+            ("swap_preemptions", "Preemptions that swapped.", s.num_swap_preemptions),
+            ("evictions", "Cached KV blocks that made room.", s.num_evictions),
+            ("shared_waits", "Requests that waited for another to compute a shared prefix.", s.num_shared_waits),
+            ("takeovers", "Of those, requests that computed it themselves in the end.", s.num_takeovers),
             ("wasted_slots", "Results dropped because their sequence had already ended.", s.num_wasted_slots),
             ("sequence_errors", "Sequences that failed.", s.num_errors),
         ):

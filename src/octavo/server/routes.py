@@ -13,8 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from octavo.config import HTTPConfig
+from octavo.server.auth import KV_STATS_PATH, RESET_PATH
 from octavo.server.context import ServerContext, served_names, system_fingerprint
 from octavo.server.gate import Gate
+from octavo.server.kv import KVAuditRoute, KVBlocksRoute, KVResetRoute, KVStatsRoute, PublishedRoute
 from octavo.server.metrics import ServerMetrics
 from octavo.server.openai.chat import ChatCompletions
 from octavo.server.openai.completions import Completions
@@ -47,12 +49,19 @@ def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
 
 
 def _routes(context: ServerContext) -> list[Route]:
-    models = Models(context)
+    models, published, reset = Models(context), PublishedRoute(context), KVResetRoute(context)
     return [
         Route("/v1/chat/completions", ChatCompletions(context), methods=["POST"]),
         Route("/v1/completions", Completions(context), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", models, methods=["GET"]),
+        Route(KV_STATS_PATH, KVStatsRoute(context), methods=["GET"]),
+        Route("/v1/kv/blocks", KVBlocksRoute(context), methods=["GET"]),
+        Route("/v1/kv/audit", KVAuditRoute(context), methods=["GET", "POST"]),
+        Route("/v1/kv/published", published, methods=["GET", "POST"]),
+        Route("/v1/kv/published/{name}", published, methods=["DELETE"]),
+        Route("/v1/kv/reset", reset, methods=["POST"]),
+        Route(RESET_PATH, reset, methods=["POST"]),
         Route("/health", Health(context), methods=["GET"]),
         Route("/ping", Ping(), methods=["GET", "POST"]),
         Route("/version", Version(), methods=["GET"]),

@@ -6,10 +6,11 @@ import ast
 import json
 import shlex
 
+import msgspec
 import pytest
 
 from octavo.cli.serve import announcement, base_url, curl_line, openai_snippet
-from octavo.config import HTTPConfig
+from octavo.config import CacheConfig, HTTPConfig
 from octavo.messages import EngineInfo
 
 INFO = EngineInfo(
@@ -20,11 +21,26 @@ INFO = EngineInfo(
 
 
 def test_the_text_says_what_was_taken_and_why() -> None:
-    text = announcement(INFO, HTTPConfig(port=8123), "my-model", 1.25)
+    text = announcement(INFO, CacheConfig(), HTTPConfig(port=8123), "my-model", 1.25)
     for fact in ("bfloat16, 256.5 MiB", "avx512, 2 threads", "703.1 MiB", "16 tokens per block, 46,080 bytes per token",
                  "half of 1.5 GB free", "1.25 s", "http://127.0.0.1:8123", "my-model"):  # fmt: skip
         assert fact in text
     assert all(len(line) <= 100 or line.startswith(("curl", "stream")) for line in text.splitlines())
+
+
+def test_the_text_says_how_memory_is_shared_swapped_and_erased() -> None:
+    plain = announcement(INFO, CacheConfig(), HTTPConfig(), "m", 1.0)
+    assert "cached and shared, the least recently used make room first" in plain
+    assert "none: preempted requests are computed again" in plain and "off (--erase-freed-blocks)" in plain
+    info = msgspec.structs.replace(
+        INFO, num_host_blocks=256, bytes_per_block=4096, block_size_reason="16 wastes 1.5 % of 512 tokens"
+    )
+    cache = CacheConfig(eviction="cost", erase_freed_blocks=True)
+    text = announcement(info, cache, HTTPConfig(), "m", 1.0)
+    for fact in ("1.0 MiB of host memory, 256 blocks", "16 wastes 1.5 % of 512 tokens", "every freed block is zeroed",
+                 "the cheapest to compute again"):  # fmt: skip
+        assert fact in text
+    assert "not cached" in announcement(info, CacheConfig(enable_prefix_caching=False), HTTPConfig(), "m", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +66,5 @@ def test_the_snippet_is_python() -> None:
 
 
 def test_keys_are_not_printed() -> None:
-    text = announcement(INFO, HTTPConfig(api_key=("hunter2",)), "m", 1.0)
+    text = announcement(INFO, CacheConfig(), HTTPConfig(api_key=("hunter2",)), "m", 1.0)
     assert "hunter2" not in text and "$OCTAVO_API_KEY" in text and 'os.environ["OCTAVO_API_KEY"]' in text

@@ -76,12 +76,19 @@ async def render(context: ServerContext, request: ChatRequest) -> list[int]:
     if request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
     open_answer = request.add_generation_prompt is not False
+    return await render_messages(context, request.messages, open_answer=open_answer, **kwargs)
+
+
+async def render_messages(
+    context: ServerContext, messages: list[dict[str, Any]] | None, *, open_answer: bool, **template_kwargs: Any
+) -> list[int]:
+    """Messages as token ids; with `open_answer` they end where the answer begins."""
 
     def work() -> list[int]:
-        messages = plain_messages(request.messages)
-        return context.engine.render_chat(messages, add_generation_prompt=open_answer, **kwargs)
+        plain = plain_messages(messages)
+        return context.engine.render_chat(plain, add_generation_prompt=open_answer, **template_kwargs)
 
-    if _is_long(request.messages):
+    if _is_long(messages):
         return await asyncio.to_thread(work)
     return work()
 

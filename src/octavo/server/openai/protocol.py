@@ -112,6 +112,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
 
 R = TypeVar("R", bound=GenerationRequest)
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def parse_completion(body: dict[str, Any], http: HTTPConfig) -> tuple[CompletionRequest, list[str]]:
@@ -148,14 +149,23 @@ def parse_chat(body: dict[str, Any], http: HTTPConfig) -> tuple[ChatRequest, lis
     return request, unknown
 
 
+def convert(body: dict[str, Any], kind: type[S]) -> S:
+    """The body as a struct.
+
+    Raises:
+        RequestError: Naming the field of the wrong type.
+    """
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise _named(str(error)) from None
+
+
 def _parse(
     body: dict[str, Any], kind: type[R], refused: dict[str, tuple[Any, ...]], http: HTTPConfig
 ) -> tuple[R, list[str]]:
     unknown = check_other_fields(body, frozenset(kind.__struct_fields__), refused)
-    try:
-        request = msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
+    request = convert(body, kind)
     _check_common(request, http)
     return request, unknown
 
