@@ -129,5 +129,5 @@ def _print_frames(console: Console, at: Endpoint, url: str, *, once: bool) -> No
 def _frame(console: Console, url: str, now: Moment, before: Moment | None) -> Group:
     from octavo.cli.kv_view import frame
 
-    plain = not console.encoding.lower().startswith("utf")
+    plain = not (sys.stdout.encoding or "").lower().startswith("utf")
     return frame(url, now, before, width=min(console.width, MAX_WIDTH), plain=plain)

@@ -80,7 +80,7 @@ def _bar(stats: KVStats, width: int, glyphs: dict[str, str]) -> list[Text]:
         legend.append(glyphs[state], _STYLES[state])
         legend.append(f" {state} {count:,} ({percent:.1f} %)  ")
     promised = cells([stats.num_blocks - stats.num_promised_blocks, stats.num_promised_blocks], width)[1]
-    marks = Text(" " * (width - promised) + "^" * promised)
+    marks = Text((" " * (width - promised) + "^" * promised).rstrip())
     legend.append(f"^ promised {stats.num_promised_blocks:,}")
     return [bar, marks, legend]
 
@@ -121,10 +121,10 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _tenants(accounts: list[KVAccount]) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("tenant", overflow="ellipsis", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("tenant", overflow="fold")
     for heading in ("held", "promised", "cached", "host", "alloc", "copy", "swap", "recomp", "hits", "refused"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True, overflow="crop")
     for account in sorted(accounts, key=lambda account: -account.num_held_blocks):
         gauges = (account.num_held_blocks, account.num_promised_blocks, account.num_cached_blocks)
         faults = [getattr(account, f"num_{name}_faults") for name in _FAULTS]

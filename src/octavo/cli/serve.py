@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +96,7 @@ def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: s
     return "\n".join(
         [
             "",
-            *(f"  {label:<11}{text}" for label, text in facts.items() if text),
+            *(line for label, text in facts.items() if text for line in _entry(label, text)),
             "",
             f"Octavo is ready on {url}. Try it from another terminal:",
             "",
@@ -109,11 +110,18 @@ def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: s
     )
 
 
+def _entry(label: str, text: str) -> list[str]:
+    """A fact in as many lines as it takes."""
+    first, *more = textwrap.wrap(text, 87, break_long_words=False)
+    return [f"  {label:<11}{first}", *(" " * 13 + line for line in more)]
+
+
 def swap_space(info: EngineInfo) -> str:
     """Room for preempted requests in host memory."""
     if not info.num_host_blocks:
         return "none: preempted requests are computed again"
-    return f"{size(info.num_host_blocks * info.bytes_per_block)} of host memory, {count(info.num_host_blocks, 'block')}"
+    room = f"{size(info.num_host_blocks * info.bytes_per_block)} of host memory, {count(info.num_host_blocks, 'block')}"
+    return info.host_reason or room
 
 
 def base_url(http: HTTPConfig) -> str:

@@ -15,8 +15,6 @@ from octavo.weights.sources import ModelFiles, resolve
 SECRET_BYTES = 32
 """Keys of cached blocks are secret, and die with the process that drew this."""
 
-LAYOUT_VERSION = 1
-
 
 def find_files(config: EngineConfig) -> ModelFiles:
     """The model's files, fetched if they are not on this machine.
@@ -60,11 +58,14 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
 
 
 def fingerprint(info: EngineInfo) -> ModelFingerprint:
-    """What decides the bits in a block. Keys never leave the process, so its one model needs no digest of weights."""
+    """What decides the bits in a block: what the executor says, or else what can be told from outside."""
+    known = info.extras.get("kv_fingerprint")
+    if known is not None:
+        return ModelFingerprint(**known)
     return ModelFingerprint(
-        weights=f"{info.model} in {info.weight_dtype}, {info.weight_bytes} bytes",
+        weights=f"{info.model} in {info.weight_dtype}",
         kv_dtype=info.kv_dtype,
         block_size=info.block_size,
-        layout_version=LAYOUT_VERSION,
+        layout_version=0,
         kernel_path=info.kernel_path,
     )

@@ -47,6 +47,26 @@ def test_both_name_spaces_say_the_same() -> None:
     assert found["octavo:kv_blocks", "held"] == 10
 
 
+def test_the_prefix_cache_and_the_faults_are_counted() -> None:
+    stats = EngineStats(
+        num_blocks=40, num_held_blocks=10, num_cached_blocks=20, num_free_blocks=9, num_pinned_blocks=1,
+        num_promised_blocks=3, num_prefix_query_tokens=100, num_prefix_hit_tokens=60, num_preemptions=4,
+        num_swap_preemptions=3, num_copy_faults=5, num_swap_faults=6, num_swapped=2, num_evictions=7, num_takeovers=1,
+        num_shared_waits=8,
+    )  # fmt: skip
+    found = scrape(ServerMetrics(256), stats)
+    for prefix in ("octavo:", "vllm:"):
+        assert found[f"{prefix}prefix_cache_queries_total",] == 100
+        assert found[f"{prefix}prefix_cache_hits_total",] == found[f"{prefix}prompt_tokens_cached_total",] == 60
+        assert found[f"{prefix}num_preemptions_total",] == 4
+        assert found[f"{prefix}kv_cache_usage_perc",] == 0.25, "cached blocks are not in use"
+    states = {state: found["octavo:kv_blocks", state] for state in ("held", "pinned", "cached", "free")}
+    assert states == {"held": 10, "pinned": 1, "cached": 20, "free": 9} and sum(states.values()) == 40
+    assert found["octavo:kv_blocks_promised",] == 3 and found["octavo:num_sequences_swapped",] == 2
+    counters = ("copy_faults", "swap_faults", "swap_preemptions", "evictions", "shared_waits", "takeovers")
+    assert [found[f"octavo:{name}_total",] for name in counters] == [5, 6, 3, 7, 8, 1]
+
+
 def test_vllm_names_can_be_left_out() -> None:
     assert not any(name.startswith("vllm:") for name, *_ in scrape(ServerMetrics(256), EngineStats(), vllm_names=False))
 
