@@ -380,6 +380,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     """The sizing arithmetic, in a sentence."""
     block_size_reason: str = ""
     num_host_blocks: int = 0
+    host_reason: str = ""
+    """How `num_host_blocks` came about, in a sentence."""
     bytes_per_block: int = 0
     load_s: float = 0.0
     eos_token_ids: tuple[int, ...] = ()

@@ -24,7 +24,7 @@ from property.tagged_kv import Failing, TaggedExecutor
 from property.tags import EOS, STOP, VOCAB
 
 STEP_LIMIT = 4000
-IDLE_LIMIT = 6
+IDLE_LIMIT = 10
 """Steps in a row that may compute nothing while there is work: a transfer, an erasure, a wait for a plan in flight."""
 MAX_MODEL_LEN = 48
 TENANTS = ("red", "blue")
