@@ -59,7 +59,7 @@ class _Watching:
         counts = dict(zip(plan.rows, plan.num_new_tokens, strict=True))
         seen.num_steps += 1
         seen.largest_batch = max(seen.largest_batch, len(plan.rows))
-        seen.num_chunked += sum(counts[row] < length for row, length in new.items())
+        seen.num_chunked += sum(counts.get(row, length) < length for row, length in new.items())
         seen.num_mixed += bool(new) and any(n == 1 and row not in new for row, n in counts.items())
         return self._executor.submit(plan)
 
