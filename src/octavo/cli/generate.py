@@ -145,7 +145,7 @@ async def _line(source: Local, index: int, prompt: str, params: SamplingParams, 
 
     from octavo.errors import RequestError
 
-    answers = [{"text": "", "finish_reason": None, "num_tokens": 0} for _ in range(params.n)]
+    answers: list[dict[str, Any]] = [{"text": "", "finish_reason": None, "num_tokens": 0} for _ in range(params.n)]
     try:
         async with contextlib.aclosing(source.complete(_rendered(source, prompt, chat), params)) as deltas:
             async for delta in deltas:
@@ -153,6 +153,8 @@ async def _line(source: Local, index: int, prompt: str, params: SamplingParams, 
                 answer["text"] += delta.text
                 answer["num_tokens"] += len(delta.token_ids)
                 answer["finish_reason"] = delta.finish_reason or answer["finish_reason"]
+                if delta.score is not None:
+                    answer["score"] = delta.score
     except RequestError as error:
         return json.dumps({"index": index, "prompt": prompt, "error": str(error)}, ensure_ascii=False), False
     return json.dumps({"index": index, "prompt": prompt, "answers": answers}, ensure_ascii=False), True

@@ -23,6 +23,14 @@ _FLAGS: dict[str, tuple[Any, str, str]] = {
     "stop": (str, "TEXT", "end before this text (repeat for several)"),
     "stop_token_ids": (integer, "N", "end after this token id (repeat for several)"),
 }
+_BATCH = (
+    ("n", integer, "N", "answers per prompt (default: 1)"),
+    ("best_of", integer, "N", "answers to draw; the n likeliest are printed (default: n)"),
+    ("beam_width", integer, "N", "search with so many beams instead of sampling; the n best are printed"),
+    ("length_penalty", float, "X", "exponent of a beam's length in its score (default: 1.0)"),
+)
+"""Flags of commands that show more than one answer."""
+
 _LISTS = ("stop", "stop_token_ids")
 
 
@@ -41,7 +49,9 @@ def add_sampling_flags(parser: argparse.ArgumentParser, defaults: dict[str, Any]
             flag, dest=f"sampling.{name}", type=kind, action=action, metavar=metavar, default=None, help=text + shown
         )
     if batch:
-        group.add_argument("--n", dest="sampling.n", type=integer, metavar="N", help="answers per prompt (default: 1)")
+        for name, kind, metavar, text in _BATCH:
+            flag = "--" + name.replace("_", "-")
+            group.add_argument(flag, dest=f"sampling.{name}", type=kind, metavar=metavar, help=text)
         group.add_argument("--ignore-eos", dest="sampling.ignore_eos", action="store_true", default=None,
                            help="go on after the model's end-of-sequence token")  # fmt: skip
         group.add_argument("--logit-bias", dest="sampling.logit_bias", type=_logit_bias, metavar="JSON",

@@ -170,13 +170,18 @@ class AsyncEngine:
                 self._idle.set()
 
     async def generate(
-        self, prompt: str | list[int], params: SamplingParams, request_id: str | None = None
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        *,
+        cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request and yield it as it grows: each output holds everything so far.
 
         `request_id` is only handed back; the engine's own ids are never the caller's.
         """
-        prepared = self.prepare(prompt, params)
+        prepared = self.prepare(prompt, params, cache_salt=cache_salt)
         output = new_output(prepared, request_id)
         stream = self.stream(prepared)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -279,3 +280,43 @@ def test_start_fails_with_the_reason(
 
     with pytest.raises(error):
         run(body, executor, **settings)
+
+
+def test_memory_can_be_asked_for_and_changed(run: Callable[..., None]) -> None:
+    async def body(engine: AsyncEngine) -> None:
+        prompt = list(range(3, 40))
+        async for output in engine.generate(prompt, SamplingParams(max_tokens=3, seed=1), cache_salt="mine"):
+            assert output.num_cached_tokens == 0
+        stats = await engine.kv_stats()
+        assert stats.num_blocks == 255 and stats.num_cached_blocks > 0
+        assert [block.block_id for block in await engine.kv_blocks(250)] == list(range(250, 256))
+        assert await engine.reset_prefix_cache("nobody") == 0
+        assert await engine.reset_prefix_cache() == stats.num_cached_blocks
+        prefix = await engine.publish("one", prompt)
+        assert await engine.published() == [prefix]
+        with pytest.raises(RequestError):
+            await engine.publish("one", prompt)
+        assert await engine.withdraw("one") and not await engine.withdraw("one")
+        assert await engine.audit(repair=True) == []
+
+    run(body)
+
+
+def test_an_engine_that_does_not_answer_costs_one_thread(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.engine.async_engine.ANSWER_LIMIT_S", 0.2)
+
+    async def body(engine: AsyncEngine) -> None:
+        host = engine._host
+        assert isinstance(host, ProcessHost) and host.pid is not None
+        os.kill(host.pid, signal.SIGSTOP)
+        before = threading.active_count()
+        asked = await asyncio.gather(*(engine.kv_stats() for _ in range(20)), return_exceptions=True)
+        assert all(isinstance(answer, OverloadedError) for answer in asked)
+        assert threading.active_count() <= before + 1
+        os.kill(host.pid, signal.SIGCONT)
+        monkeypatch.setattr("octavo.engine.async_engine.ANSWER_LIMIT_S", 10.0)
+        assert (await engine.kv_stats()).num_blocks == 255
+
+    run(body, host="process")
