@@ -136,7 +136,7 @@ def real_alone(smollm2: Path, real_requests: list[EngineRequest]) -> Answers:
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    ("chunk", "block_size", "threads", "depth"), [(7, 8, 2, 1), (64, 16, 2, 2), (512, 32, 1, 1), (512, 16, 2, 2)]
+    ("chunk", "block_size", "threads", "depth"), [(7, 8, 2, 1), (32, 16, 2, 2), (512, 32, 1, 1), (512, 16, 2, 2)]
 )
 def test_the_default_model(
     smollm2: Path,

@@ -49,17 +49,19 @@ class _Watching:
     def __init__(self, executor: LocalExecutor, seen: Seen) -> None:
         self._executor = executor
         self._seen = seen
+        self._unread: dict[int, int] = {}
         self.kv_spec = executor.kv_spec
         self.num_blocks = executor.num_blocks
         self.num_host_blocks = executor.num_host_blocks
 
     def submit(self, plan: StepPlan) -> StepHandle:
         seen = self._seen
-        new = {setup.row: len(setup.token_ids) for setup in plan.setups}
+        new = {setup.row: len(setup.token_ids) - setup.num_computed_tokens for setup in plan.setups}
         counts = dict(zip(plan.rows, plan.num_new_tokens, strict=True))
         seen.num_steps += 1
         seen.largest_batch = max(seen.largest_batch, len(plan.rows))
-        seen.num_chunked += sum(counts.get(row, length) < length for row, length in new.items())
+        self._unread.update(new)  # a row may be set up by one plan and computed by a later one
+        seen.num_chunked += sum(count < self._unread.pop(row, 0) for row, count in counts.items())
         seen.num_mixed += bool(new) and any(n == 1 and row not in new for row, n in counts.items())
         return self._executor.submit(plan)
 
