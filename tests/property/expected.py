@@ -52,11 +52,10 @@ def expected_answer(request: EngineRequest, index: int) -> Expected:
         tag = mix(tag, token, num_tokens)
         num_tokens += 1
         if num_tokens - request.num_prompt_tokens > sampling.min_tokens:
-            if token in sampling.stop_token_ids:
-                if token not in request.eos_token_ids or sampling.ignore_eos:
-                    return Expected(answer, FINISH_STOP, token, logprobs=logprobs)
             if token in request.eos_token_ids and not sampling.ignore_eos:
                 return Expected(answer, FINISH_STOP, logprobs=logprobs)
+            if token in sampling.stop_token_ids:
+                return Expected(answer, FINISH_STOP, token, logprobs=logprobs)
         if num_tokens == limit:
             return Expected(answer, FINISH_LENGTH, logprobs=logprobs)
 

@@ -236,8 +236,9 @@ class TaggedExecutor:
     def _set_up(self, setup: RowSetup) -> None:
         assert setup.row not in self.rows, f"row {setup.row} is set up and was not released"
         assert 0 <= setup.row < self.max_num_seqs, "no such row"
-        # A beam may come back from the host while it waits for the others: it has nothing left to compute.
-        assert 0 <= setup.num_computed_tokens < len(setup.token_ids) + bool(setup.num_candidates), (
+        # A beam that has reported may be swapped out and come back before the search has chosen.
+        most = len(setup.token_ids) - (setup.num_candidates == 0)
+        assert 0 <= setup.num_computed_tokens <= most, (
             f"row {setup.row} begins with {setup.num_computed_tokens} of {len(setup.token_ids)} tokens computed"
         )
         request = self.request_of_seed[setup.seed]

@@ -50,7 +50,7 @@ def chain(start: int, token_ids: Iterable[int], first_position: int = 0) -> list
 def next_token(
     tag: int, seed: int, index: int, num_answer: int, sampling: SamplingParams, eos_token_ids: tuple[int, ...]
 ) -> int:
-    """The token that follows the one with `tag`, the last of `num_answer` of the answer. -1: its scores are no numbers."""
+    """The token that follows the one with `tag`, the last of `num_answer` of the answer; -1 for no numbers."""
     draw = mix(tag, seed, index)
     if draw % FAILS_ONE_IN == 13:
         return -1

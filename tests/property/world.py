@@ -24,8 +24,9 @@ from property.tagged_kv import Failing, TaggedExecutor
 from property.tags import EOS, STOP, VOCAB
 
 STEP_LIMIT = 4000
-IDLE_LIMIT = 10
-"""Steps in a row that may compute nothing while there is work: a transfer, an erasure, a wait for a plan in flight."""
+IDLE_LIMIT = 12
+"""Steps in a row that may compute nothing while there is work: a transfer, an erasure, a wait for a plan in flight, one
+after the other, and at depth 2 twice."""
 MAX_MODEL_LEN = 48
 TENANTS = ("red", "blue")
 FINGERPRINT = ModelFingerprint(weights="tags", kv_dtype="tag", block_size=1, layout_version=1, kernel_path="none")
@@ -50,7 +51,7 @@ _WISHES: dict[str, Sequence[Any]] = {
     "adapter": (None, None, None, "lora"),
     "stops": ((), (STOP,), (STOP, EOS)),
     "ignore_eos": (False, True),
-    "min_tokens": range(0, 5),
+    "min_tokens": range(5),
     "logprobs": (None, 0),
 }
 _PROMPT: dict[str, Sequence[Any]] = {"family": range(2), "num_prompt": range(1, 31), "leave": (40, *range(1, 30))}
@@ -63,7 +64,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
         {
             **_PROMPT,
             **_WISHES,
-            "max_tokens": range(0, 25),
+            "max_tokens": range(25),
             "n": (1, 1, 1, 2, 3),
             "prompt_logprobs": (None, None, None, 2),
         },
