@@ -270,7 +270,7 @@ class World:
         if self._published:
             name = self._published.pop(pick % len(self._published))
             is_there = any(prefix.name == name for prefix in self.core.published())
-            assert self.core.withdraw(name) == is_there
+            assert self.core.withdraw(name) == is_there, f"{name!r} was {'' if is_there else 'not '}published"
             self.seen["withdrawn"] += is_there
 
     def abort(self, *, pick: int, whole: bool) -> None:
@@ -455,7 +455,7 @@ class World:
         for key, answer in self.answers.items():
             assert answer.end is not None, f"sequence {key} starved"
         for prefix in self.core.published():
-            assert self.core.withdraw(prefix.name)
+            assert self.core.withdraw(prefix.name), f"{prefix.name!r} is published and cannot be withdrawn"
         self.core.reset_prefix_cache()
         self.run_until_idle()
         stats = self.core.kv_stats()

@@ -40,7 +40,11 @@ class InFlightPrefixes:
 
     def begin(self, sequence: Sequence, keys: list[bytes]) -> None:
         """A sequence was admitted and computes the blocks of these keys, the ones that nobody else computes."""
-        own = [key for key in keys if self._computing.setdefault(key, sequence) is sequence]
+        own = []
+        for key in keys:
+            if key not in self._computing:
+                self._computing[key] = sequence
+                own.append(key)
         if own:
             self._keys[sequence] = own
 
