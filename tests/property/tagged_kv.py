@@ -30,13 +30,10 @@ class Failing:
         self.first = first
         self.forever = forever
         self.num_calls = 0
-        self.num_failures = 0
 
     def __call__(self) -> bool:
         self.num_calls += 1
-        fails = bool(self.first) and (self.num_calls == self.first or (self.forever and self.num_calls > self.first))
-        self.num_failures += fails
-        return fails
+        return bool(self.first) and (self.num_calls == self.first or (self.forever and self.num_calls > self.first))
 
 
 class LostStepError(Exception):
@@ -312,6 +309,7 @@ class TaggedExecutor:
             if self.put_fails():
                 self._failed_host_slots.add(slot)
                 result.failed_swap_out.append(slot)
+                self.events.failed_puts += 1
             else:
                 self._host[slot] = list(self._slots[block_id])
 
@@ -321,6 +319,7 @@ class TaggedExecutor:
             assert content is not None or slot in self._failed_host_slots, f"host slot {slot} is read and empty"
             if content is None or self.get_fails():
                 result.failed_swap_in.append(block_id)
+                self.events.failed_gets += 1
                 content = [POISON] * self.kv_spec.block_size
             self._slots[block_id] = list(content)
 
@@ -475,5 +474,3 @@ class TaggedExecutor:
         hits = [setup.num_computed_tokens for setup in plan.setups if setup.num_computed_tokens]
         events.hits += len(hits)
         events.partial_hits += sum(num % size != 0 for num in hits)
-        events.failed_puts = self.put_fails.num_failures
-        events.failed_gets = self.get_fails.num_failures

@@ -37,8 +37,8 @@ SHAPE: dict[str, Sequence[Any]] = {
     "window": (None, *range(1, 21)),
     "budget": range(1, 25),
     "max_num_seqs": range(1, 7),
-    "capacity": range(2, 61),
-    "host_blocks": (0, 3, 8, 40),
+    "capacity": range(8, 61),
+    "host_blocks": (40, 8, 0),
     "caching": (True, True, True, False),
     "eviction": ("lru", "cost"),
     "preemption": ("auto", "swap", "recompute"),
@@ -58,9 +58,9 @@ _PROMPT: dict[str, Sequence[Any]] = {"family": range(2), "num_prompt": range(1, 
 _PICK = range(64)
 
 OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
-    "step": (30, {"count": range(1, 7), "late": (False, True)}),
+    "step": (24, {"count": range(1, 5), "late": (False, True)}),
     "add": (
-        8,
+        10,
         {
             **_PROMPT,
             **_WISHES,
@@ -81,6 +81,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
         },
     ),
     "add_again": (3, {"pick": _PICK, "tenant": (None, None, *TENANTS)}),
+    "add_crowd": (4, {**_PROMPT, "tenant": TENANTS, "count": range(2, 5), "leader_dies_after": (None, 1, 2, 3)}),
     "follow_up": (3, {"pick": _PICK, "more": range(1, 8)}),
     "abort": (3, {"pick": _PICK, "whole": (True, False)}),
     "abort_oldest": (1, {}),
@@ -88,7 +89,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
     "publish": (1, _PROMPT),
     "withdraw": (1, {"pick": _PICK}),
     "reset": (1, {"tenant": (None, *TENANTS)}),
-    "fail_tier": (1, {"side": ("put", "get"), "first": range(1, 4), "forever": (False, True)}),
+    "fail_tier": (3, {"side": ("put", "get"), "first": range(1, 4), "forever": (False, True)}),
     "fail_row": (1, {"first": range(1, 4)}),
     "drop_everything": (1, {}),
 }
@@ -238,6 +239,17 @@ class World:
             request = self.answers[known].request
             self._add(msgspec.structs.replace(request, **self._identity(), tenant=tenant or request.tenant))
 
+    def add_crowd(self, *, count: int, leader_dies_after: int | None, tenant: str, **prompt: int) -> None:
+        """The same prompt several times at once; the one that computes it may not live to the end of it."""
+        tokens = _prompt(**prompt)
+        first = self._num_requests + 1
+        for _ in range(count):
+            self._submit(tokens, min(8, MAX_MODEL_LEN - len(tokens)), tenant=tenant, ignore_eos=True)
+        if leader_dies_after is not None:
+            self.step(count=leader_dies_after, late=False)
+            self.core.abort(first)
+            self.answers.pop((first, 0), None)
+
     def follow_up(self, *, pick: int, more: int) -> None:
         """A chat turn: what was asked, what was answered, and a little more."""
         if not self._finished:
@@ -318,12 +330,7 @@ class World:
         self.seen["reset_blocks"] += num_blocks
 
     def fail_tier(self, *, side: str, first: int, forever: bool) -> None:
-        executor = self.executor
-        fails = Failing(first, forever)
-        if side == "put":
-            fails.num_failures, executor.put_fails = executor.put_fails.num_failures, fails
-        else:
-            fails.num_failures, executor.get_fails = executor.get_fails.num_failures, fails
+        setattr(self.executor, f"{side}_fails", Failing(first, forever))
 
     def fail_row(self, *, first: int) -> None:
         self.executor.row_fails = Failing(first)
@@ -502,10 +509,10 @@ COUNTED = (
 )
 
 
-def _prompt(family: int, num_tokens: int, leave: int) -> list[int]:
+def _prompt(family: int, num_prompt: int, leave: int) -> list[int]:
     """The beginning of a text that many share, and something else from position `leave` on."""
-    shared = [(family + 3 * i) % VOCAB for i in range(min(leave, num_tokens))]
-    return shared + [(family + leave + 5 * i) % VOCAB for i in range(len(shared), num_tokens)]
+    shared = [(family + 3 * i) % VOCAB for i in range(min(leave, num_prompt))]
+    return shared + [(family + leave + 5 * i) % VOCAB for i in range(len(shared), num_prompt)]
 
 
 History = tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]
