@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp)
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-torch test-full check format build model bench size docs sanitize clean
+.PHONY: help serve test test-torch test-full soak check format build model bench size docs sanitize clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -58,6 +58,12 @@ test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and 
 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
+
+# 200 000 operations times SIZE; 100 takes an hour or two. Each run draws other histories; one that fails says its seed.
+SIZE ?= 100
+soak: export OCTAVO_SOAK = $(SIZE)
+soak: $(VENV)/.test  ## random histories of the core on tagged memory: 20 million operations, or SIZE=1 for 200 000
+	$(BIN)/python -m pytest -s -q --timeout 0 tests/property/test_core_machine.py tests/property/test_fail_the_ith.py $(ARGS)
 
 check: $(VENV)/.check  ## format, lint and types, as CI does
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
