@@ -37,13 +37,33 @@ size_t product(std::initializer_list<size_t> factors) {
     return result;
 }
 
+KVDtype parse_dtype(const std::string& dtype) {
+    if (dtype == "float32") return KVDtype::kFloat32;
+    if (dtype == "bfloat16") return KVDtype::kBFloat16;
+    if (dtype == "int8") return KVDtype::kInt8;
+    refuse("dtype", "'" + dtype + "'", "'bfloat16', 'float32' or 'int8'");
+}
+
+// Bytes of one head's key (or value) of one token; with int8, its scale included.
+size_t vector_bytes(KVDtype dtype, int64_t head_dim) {
+    switch (dtype) {
+        case KVDtype::kFloat32:
+            return size_t(head_dim) * 4;
+        case KVDtype::kBFloat16:
+            return size_t(head_dim) * 2;
+        case KVDtype::kInt8:
+            break;
+    }
+    return size_t(head_dim) + 4;
+}
+
 }  // namespace
 
 KVMemory::KVMemory(std::vector<int32_t> layer_groups, int64_t num_kv_heads, int64_t head_dim, const std::string& dtype,
                    int64_t block_size, int64_t num_blocks, int64_t max_num_seqs, int64_t max_blocks_per_seq)
     : layer_group_(std::move(layer_groups)) {
     if (layer_group_.empty()) refuse("layer_groups", "()", "at least one layer");
-    if (dtype != "bfloat16" && dtype != "float32") refuse("dtype", "'" + dtype + "'", "'bfloat16' or 'float32'");
+    pool_.dtype = parse_dtype(dtype);
     checked("block_size", block_size, 1, 256);
     if (block_size & (block_size - 1)) refuse("block_size", std::to_string(block_size), "a power of two");
 
@@ -59,13 +79,12 @@ KVMemory::KVMemory(std::vector<int32_t> layer_groups, int64_t num_kv_heads, int6
     pool_.layer_slot = layer_slot_.data();
     pool_.num_kv_heads = checked("num_kv_heads", num_kv_heads, 1, 1 << 16);
     pool_.head_dim = checked("head_dim", head_dim, 1, 1 << 16);
-    pool_.bf16 = dtype == "bfloat16";
     pool_.block_size = int32_t(block_size);
     pool_.num_blocks = checked("num_blocks", num_blocks, 1, INT32_MAX);
     pool_.max_num_seqs = checked("max_num_seqs", max_num_seqs, 1, 1 << 20);
     pool_.max_blocks_per_seq = checked("max_blocks_per_seq", max_blocks_per_seq, 1, INT32_MAX / block_size);
     pool_.block_bytes = product({2, size_t(pool_.layers_per_page), size_t(block_size), size_t(num_kv_heads),
-                                 size_t(head_dim), pool_.bf16 ? size_t{2} : size_t{4}});
+                                 vector_bytes(pool_.dtype, head_dim)});
     const size_t entries =
         product({size_t(pool_.num_groups), size_t(pool_.max_num_seqs), size_t(pool_.max_blocks_per_seq)});
     tables_.assign(entries, 0);

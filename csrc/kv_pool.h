@@ -6,6 +6,8 @@
 
 namespace octavo {
 
+enum class KVDtype : uint8_t { kFloat32, kBFloat16, kInt8 };
+
 // Block-major across layers: block b occupies bytes [b * block_bytes, (b + 1) * block_bytes), so copying, erasing or
 // exporting a block is one range. Inside a block the layout belongs to the attention kernels
 // (csrc/kernels/attention.cpp): first by layer slot, then by KV head.
@@ -18,7 +20,7 @@ struct KVPool {
     int32_t num_groups;
     int32_t num_kv_heads;
     int32_t head_dim;
-    bool bf16;                   // else float32
+    KVDtype dtype;
     const int32_t* layer_group;  // [num_layers], group of each layer
     const int32_t* layer_slot;   // [num_layers], index of the layer inside its group's page
     int32_t layers_per_page;

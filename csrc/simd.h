@@ -58,6 +58,12 @@ struct VF {
         return {
             _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask(n), p)), 16))};
     }
+    static VF load_i8(const int8_t* p) {
+        return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+    }
+    static VF load_i8_n(const int8_t* p, int n) {
+        return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask(n), p)))};
+    }
     void store(float* p) const { _mm512_storeu_ps(p, v); }
     void store_n(float* p, int n) const { _mm512_mask_storeu_ps(p, mask(n), v); }
     void store_bf16(uint16_t* p) const {
@@ -96,6 +102,14 @@ struct VF {
         uint16_t t[8] = {};
         std::memcpy(t, p, size_t(n) * 2);
         return load_bf16(t);
+    }
+    static VF load_i8(const int8_t* p) {
+        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))};
+    }
+    static VF load_i8_n(const int8_t* p, int n) {
+        int8_t t[8] = {};
+        std::memcpy(t, p, size_t(n < 8 ? n : 8));
+        return load_i8(t);
     }
     void store(float* p) const { _mm256_storeu_ps(p, v); }
     void store_n(float* p, int n) const { _mm256_maskstore_ps(p, mask(n), v); }
@@ -156,6 +170,12 @@ struct VF {
     static VF load_bf16_n(const uint16_t* p, int n) {
         VF r = zero();
         for (int i = 0; i < n && i < 8; ++i) r.v[i] = bf16_to_float(p[i]);
+        return r;
+    }
+    static VF load_i8(const int8_t* p) { return load_i8_n(p, 8); }
+    static VF load_i8_n(const int8_t* p, int n) {
+        VF r = zero();
+        for (int i = 0; i < n && i < 8; ++i) r.v[i] = float(p[i]);
         return r;
     }
     void store(float* p) const { std::memcpy(p, v, sizeof v); }

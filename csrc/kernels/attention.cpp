@@ -35,6 +35,7 @@ struct Workspace {
     float* row_sum;     // [rows]
     float* scores;      // [kRows, kPiece]
     uint8_t* gathered;  // keys of one piece, for blocks shorter than a vector
+    float* scales;      // int8: those of one piece's keys, then of its values
 };
 
 struct Job {
@@ -67,16 +68,18 @@ int64_t lay_out(const KVPool& kv, int tile_rows, uint8_t* base, Workspace* w) {
     const int64_t out = align64(int64_t{tile_rows} * kv.head_dim * 4);
     const int64_t per_row = align64(int64_t{tile_rows} * 4);
     const int64_t scores = int64_t{kRows} * kPiece * 4;
+    const int64_t scales = kv.dtype == KVDtype::kInt8 ? 2 * int64_t{kPiece} * 4 : 0;
     if (base) {
         w->query = reinterpret_cast<float*>(base);
         w->out = reinterpret_cast<float*>(base + query);
         w->row_max = reinterpret_cast<float*>(base + query + out);
         w->row_sum = reinterpret_cast<float*>(base + query + out + per_row);
         w->scores = reinterpret_cast<float*>(base + query + out + 2 * per_row);
-        w->gathered = base + query + out + 2 * per_row + scores;
+        w->scales = reinterpret_cast<float*>(base + query + out + 2 * per_row + scores);
+        w->gathered = base + query + out + 2 * per_row + scores + scales;
     }
     const int64_t gathered = kv.block_size < VF::W ? align64(int64_t{kPiece} * (kv.head_dim + 1) * 4) : 0;
-    return query + out + 2 * per_row + scores + gathered;
+    return query + out + 2 * per_row + scores + scales + gathered;
 }
 
 // Visible tokens [begin, end) of the token at `position`.
@@ -92,7 +95,7 @@ void locate(const AttentionArgs& a, int seq, int head, int piece, int lo, int hi
     const KVPool& kv = *a.kv;
     const int32_t* table = table_row(kv, a.layer, a.batch_rows[seq]);
     const int run_length = min_int(kv.block_size, kPiece);
-    const int64_t item = element_bytes(kv);
+    const int64_t item = element_bytes(kv.dtype), step_item = step_item_bytes(kv.dtype);
     const int64_t run_offset = int64_t{piece} * kPiece % kv.block_size;  // 0 unless blocks are longer than a piece
     const int first_run = lo / run_length, last_run = (hi - 1) / run_length;
     view->lo = lo;
@@ -100,42 +103,66 @@ void locate(const AttentionArgs& a, int seq, int head, int piece, int lo, int hi
     for (int i = first_run; i <= last_run; ++i) {
         const int64_t token = int64_t{piece} * kPiece + i * run_length;
         const uint8_t* keys = head_keys(kv, table[token / kv.block_size], a.layer, head);
-        view->key_runs[i] = keys + run_offset * 4;
+        view->key_runs[i] = keys + run_offset * step_item;
         view->value_runs[i] = keys + (head_elements(kv) + run_offset * kv.head_dim) * item;
+        view->scale_runs[i] = keys - scale_bytes(kv) + run_offset * 4;
     }
     const int num_runs = kPiece / run_length;
     for (int i = 0; i < first_run; ++i) view->value_runs[i] = view->value_runs[first_run];
     for (int i = last_run + 1; i < num_runs; ++i) view->value_runs[i] = view->value_runs[last_run];
     if (kv.block_size < VF::W) return;
 
-    view->step_bytes = int64_t{kv.block_size} * 4;
+    view->step_bytes = kv.block_size * step_item;
     const int64_t tail = int64_t{kv.head_dim / 2} * view->step_bytes;
     for (int v = 0; v < kVectors; ++v) {
         const int t = min_int(max_int(v, lo / VF::W), (hi - 1) / VF::W) * VF::W;
         const uint8_t* run = view->key_runs[t / run_length];
-        view->keys[v] = run + t % run_length * 4;
-        view->tails[v] = run - run_offset * 4 + tail + (run_offset + t % run_length) * 2;
+        view->keys[v] = run + t % run_length * step_item;
+        view->tails[v] = run - run_offset * step_item + tail + (run_offset + t % run_length) * step_item / 2;
     }
+}
+
+// Fetches the scales of a piece into L2; its keys and values follow bit by bit while the piece before is computed.
+void prefetch_scales(const KVPool& kv, const PieceView& view) {
+    const int run_length = min_int(kv.block_size, kPiece);
+    for (int i = view.lo / run_length; i * run_length < view.hi; ++i)
+        for (int which = 0; which < 2; ++which)
+            for (int b = 0; b < run_length * 4; b += 64)
+                prefetch_l2(view.scale_runs[i] + int64_t{which} * kv.block_size * 4 + b);
+}
+
+// Copies the scales of a piece into `to`, the keys' and then the values'.
+void gather_scales(const KVPool& kv, PieceView* view, float* to) {
+    const int run_length = min_int(kv.block_size, kPiece);
+    for (int i = view->lo / run_length; i * run_length < view->hi; ++i)
+        for (int64_t which = 0; which < 2; ++which)
+            std::memcpy(to + which * kPiece + i * run_length, view->scale_runs[i] + which * kv.block_size * 4,
+                        size_t(run_length) * 4);
+    view->key_scales = to;
+    view->value_scales = to + kPiece;
 }
 
 // Copies the keys of a piece in blocks shorter than a vector into one stretch of kPiece tokens per step.
 void gather(const KVPool& kv, PieceView* view, uint8_t* to) {
     const int run_length = kv.block_size;
-    const int steps = kv.bf16 ? kv.head_dim / 2 : kv.head_dim;
-    view->step_bytes = kPiece * 4;
+    const int64_t item = step_item_bytes(kv.dtype);
+    const bool pairs = pairs_dims(kv.dtype);
+    const int steps = pairs ? kv.head_dim / 2 : kv.head_dim;
+    view->step_bytes = kPiece * item;
     uint8_t* tails = to + steps * view->step_bytes;
     for (int i = view->lo / run_length; i * run_length < view->hi; ++i) {
         const uint8_t* from = view->key_runs[i];
         for (int s = 0; s < steps; ++s)
-            std::memcpy(to + s * view->step_bytes + i * run_length * 4, from + s * run_length * 4,
-                        size_t(run_length) * 4);
-        if (kv.bf16 && kv.head_dim % 2)
-            std::memcpy(tails + i * run_length * 2, from + steps * run_length * 4, size_t(run_length) * 2);
+            std::memcpy(to + s * view->step_bytes + i * run_length * item, from + s * run_length * item,
+                        size_t(run_length * item));
+        if (pairs && kv.head_dim % 2)
+            std::memcpy(tails + i * run_length * item / 2, from + steps * run_length * item,
+                        size_t(run_length * item / 2));
     }
     for (int v = 0; v < kVectors; ++v) {
         const int t = min_int(max_int(v, view->lo / VF::W), (view->hi - 1) / VF::W) * VF::W;
-        view->keys[v] = to + t * 4;
-        view->tails[v] = tails + t * 2;
+        view->keys[v] = to + t * item;
+        view->tails[v] = tails + t * item / 2;
     }
 }
 
@@ -174,7 +201,7 @@ void prepare_query(const HeadTile& tile) {
     const int head_dim = tile.job->args->kv->head_dim;
     const int64_t rows = tile.num_rows;
 #if defined(OCTAVO_ISA_avx512)
-    const bool pairs = tile.job->args->kv->bf16;
+    const bool pairs = pairs_dims(tile.job->args->kv->dtype);
 #else
     const bool pairs = false;
 #endif
@@ -193,7 +220,7 @@ void prepare_query(const HeadTile& tile) {
 }
 
 // Joins the pieces of rows [first, first + count) to what the tile holds, or stores them apart.
-template <bool BF16, bool PREFETCH>
+template <KVDtype D, bool PREFETCH>
 void weigh_and_join(const HeadTile& tile, const PieceView& view, const PieceView* next, int piece, int first, int count,
                     const float* piece_max, const float* piece_sum) {
     const KVPool& kv = *tile.job->args->kv;
@@ -217,28 +244,28 @@ void weigh_and_join(const HeadTile& tile, const PieceView& view, const PieceView
         const Target target =
             apart ? Target{tile.slot(first + r, piece) + kSlotHeader, tile.job->slot_floats, nullptr, nullptr}
                   : Target{tile.w.out + int64_t{first + r} * kv.head_dim, kv.head_dim, joint.keep + r, joint.add + r};
-        weigh_rows<BF16, PREFETCH>(n, view, next, shape, lo, hi, p, target);
+        weigh_rows<D, PREFETCH>(n, view, next, shape, lo, hi, p, target);
     }
 }
 
 // Rows [first, first + count) of a tile, at most kRows, against one piece.
-template <bool BF16, bool PREFETCH>
+template <KVDtype D, bool PREFETCH>
 void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* next, int piece, int first, int count) {
     const AttentionArgs& a = *tile.job->args;
     const int lo = tile.lo(first, piece), hi = tile.hi(first + count - 1, piece);
     const int end = (hi + VF::W - 1) / VF::W;
     for (int v = lo / VF::W / kKeyVectors * kKeyVectors; v < end; v += kKeyVectors)
-        score_rows<BF16, PREFETCH>(count, view, next, v, a.kv->head_dim, tile.w.query + first, tile.num_rows,
-                                   tile.w.scores);
+        score_rows<D, PREFETCH>(count, view, next, v, a.kv->head_dim, tile.w.query + first, tile.num_rows,
+                                tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];
     for (int r = 0; r < count; ++r)
-        softmax(tile.w.scores + r * kPiece, tile.lo(first + r, piece), tile.hi(first + r, piece), a.scale * 1.44269504f,
-                piece_max[r], piece_sum[r]);
-    weigh_and_join<BF16, PREFETCH>(tile, view, next, piece, first, count, piece_max, piece_sum);
+        softmax<D>(view, tile.w.scores + r * kPiece, tile.lo(first + r, piece), tile.hi(first + r, piece),
+                   a.scale * 1.44269504f, piece_max[r], piece_sum[r]);
+    weigh_and_join<D, PREFETCH>(tile, view, next, piece, first, count, piece_max, piece_sum);
 }
 
 // All rows that see something of a piece; the first few fetch the next piece.
-template <bool BF16>
+template <KVDtype D>
 void attend_piece(const HeadTile& tile, const PieceView& view, const PieceView* next, int piece) {
     int begin = 0, end = tile.num_rows;
     while (begin < end && tile.hi(begin, piece) <= 0) begin += tile.job->group;
@@ -249,9 +276,9 @@ void attend_piece(const HeadTile& tile, const PieceView& view, const PieceView* 
     for (int first = begin; first < end; first += count) {
         const int n = min_int(count, end - first);
         if (next && first == begin)
-            attend_rows<BF16, true>(tile, view, next, piece, first, n);
+            attend_rows<D, true>(tile, view, next, piece, first, n);
         else
-            attend_rows<BF16, false>(tile, view, nullptr, piece, first, n);
+            attend_rows<D, false>(tile, view, nullptr, piece, first, n);
     }
 }
 
@@ -279,7 +306,7 @@ void start_rows(const HeadTile& tile) {
     std::memset(tile.w.out, 0, size_t(tile.num_rows) * size_t(tile.job->args->kv->head_dim) * 4);
 }
 
-template <bool BF16>
+template <KVDtype D>
 void attend_entry(const Job& job, const Entry& entry, const Workspace& w) {
     const KVPool& kv = *job.args->kv;
     const bool gathers = kv.block_size < VF::W;
@@ -297,8 +324,12 @@ void attend_entry(const Job& job, const Entry& entry, const Workspace& w) {
                 next = &views[unit ^ 1];
                 locate_unit(tile, last ? tile.head + 1 : tile.head, last ? entry.piece_begin : piece + 1, next);
             }
+            if constexpr (D == KVDtype::kInt8) {
+                gather_scales(kv, &views[unit], w.scales);
+                if (next) prefetch_scales(kv, *next);
+            }
             if (gathers) gather(kv, &views[unit], w.gathered);
-            attend_piece<BF16>(tile, views[unit], gathers ? nullptr : next, piece);
+            attend_piece<D>(tile, views[unit], gathers ? nullptr : next, piece);
         }
         if (entry.partial < 0) divide_rows(tile);
     }
@@ -308,10 +339,14 @@ void run_entry(void* context, int64_t index, int thread) {
     const Job& job = *static_cast<const Job*>(context);
     Workspace w;
     lay_out(*job.args->kv, job.tile_rows, job.workspaces + thread * job.workspace_bytes, &w);
-    if (job.args->kv->bf16)
-        attend_entry<true>(job, job.entries[index], w);
-    else
-        attend_entry<false>(job, job.entries[index], w);
+    switch (job.args->kv->dtype) {
+        case KVDtype::kFloat32:
+            return attend_entry<KVDtype::kFloat32>(job, job.entries[index], w);
+        case KVDtype::kBFloat16:
+            return attend_entry<KVDtype::kBFloat16>(job, job.entries[index], w);
+        case KVDtype::kInt8:
+            return attend_entry<KVDtype::kInt8>(job, job.entries[index], w);
+    }
 }
 
 // Joins the pieces of a split tile as attend_rows would have.

@@ -29,11 +29,14 @@ constexpr int kValueVectors = 2;
 // Entries outside the piece's visible tokens repeat the nearest visible one, so that loops may go to full groups.
 struct PieceView {
     int lo, hi;                       // visible tokens, counted from the piece's first
-    const uint8_t* keys[kVectors];    // first step (dim, or pair of dims in bfloat16) of each vector of tokens
-    const uint8_t* tails[kVectors];   // the last dim of an odd head_dim in bfloat16
+    const uint8_t* keys[kVectors];    // first step (dim, or pair of dims) of each vector of tokens
+    const uint8_t* tails[kVectors];   // the last dim of an odd head_dim where dims lie in pairs
     const uint8_t* key_runs[kPiece];  // first step of each run
     const uint8_t* value_runs[kPiece];
-    int64_t step_bytes;  // from a step to the next in `keys`
+    const uint8_t* scale_runs[kPiece];  // int8: the keys' scales of each run; the values' are block_size floats on
+    int64_t step_bytes;                 // from a step to the next in `keys`
+    const float* key_scales;            // int8: [kPiece]; meaningful for visible tokens only
+    const float* value_scales;          // int8: as key_scales
 };
 
 inline int min_int(int a, int b) { return a < b ? a : b; }
@@ -55,53 +58,100 @@ inline float lanes_sum(const VF& a) {
 #endif
 }
 
+// Neighbouring elements of keys or values.
+template <KVDtype D>
+[[gnu::always_inline]] inline VF load_element(const uint8_t* p) {
+    if constexpr (D == KVDtype::kInt8) return VF::load_i8(reinterpret_cast<const int8_t*>(p));
+    if constexpr (D == KVDtype::kBFloat16) return VF::load_bf16(reinterpret_cast<const uint16_t*>(p));
+    if constexpr (D == KVDtype::kFloat32) return VF::load(reinterpret_cast<const float*>(p));
+}
+
+// The first n of them, the other lanes zero.
+template <KVDtype D>
+[[gnu::always_inline]] inline VF load_element_n(const uint8_t* p, int n) {
+    if constexpr (D == KVDtype::kInt8) return VF::load_i8_n(reinterpret_cast<const int8_t*>(p), n);
+    if constexpr (D == KVDtype::kBFloat16) return VF::load_bf16_n(reinterpret_cast<const uint16_t*>(p), n);
+    if constexpr (D == KVDtype::kFloat32) return VF::load_n(reinterpret_cast<const float*>(p), n);
+}
+
 inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 
 #if defined(OCTAVO_ISA_avx512)
+// Neighbouring pairs of dims of 16 tokens, as bf16. An int8 is a bf16 exactly.
+template <KVDtype D>
+[[gnu::always_inline]] inline __m512bh load_pairs(const uint8_t* p) {
+    if constexpr (D == KVDtype::kBFloat16) return (__m512bh)_mm512_loadu_si512(p);
+    const int8_t* x = reinterpret_cast<const int8_t*>(p);
+    return _mm512_cvtne2ps_pbh(VF::load_i8(x + 16).v, VF::load_i8(x).v);
+}
+
+// The last dims of 16 tokens, each with a zero beside it.
+template <KVDtype D>
+[[gnu::always_inline]] inline __m512bh load_tail(const uint8_t* p) {
+    if constexpr (D == KVDtype::kBFloat16)
+        return (__m512bh)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const VF x = VF::load_i8(reinterpret_cast<const int8_t*>(p));
+    return (__m512bh)_mm512_srli_epi32(_mm512_castps_si512(x.v), 16);
+}
+
 // Queries are bf16 pairs in 32-bit units.
-template <int R>
+template <KVDtype D, int R>
 [[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
                                                   VF (&sum)[R][kKeyVectors]) {
     __m512bh k[kKeyVectors];
-    for (int v = 0; v < kKeyVectors; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys[v] + offset);
+    for (int v = 0; v < kKeyVectors; ++v) k[v] = load_pairs<D>(keys[v] + offset);
     for (int r = 0; r < R; ++r) {
         const __m512bh pair = (__m512bh)_mm512_set1_ps(q[r]);
         for (int v = 0; v < kKeyVectors; ++v) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k[v], pair);
     }
 }
 
-template <int R>
+template <KVDtype D, int R>
 [[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q,
                                                  VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
-        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tails[v]));
-        const __m512bh k = (__m512bh)_mm512_cvtepu16_epi32(half);
+        const __m512bh k = load_tail<D>(tails[v]);
         for (int r = 0; r < R; ++r) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k, (__m512bh)_mm512_set1_ps(q[r]));
     }
 }
 #else
+// The even and the odd dims of neighbouring pairs.
+template <KVDtype D>
 [[gnu::always_inline]] inline void load_pairs(const uint8_t* p, VF& low, VF& high) {
 #if defined(OCTAVO_ISA_avx2)
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    low.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
-    high.v = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u))));
+    if constexpr (D == KVDtype::kBFloat16) {
+        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+        low.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+        high.v = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u))));
+    } else {
+        const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+        low.v = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x, 16), 16));
+        high.v = _mm256_cvtepi32_ps(_mm256_srai_epi32(x, 16));
+    }
 #else
-    uint16_t x[2 * VF::W];
-    std::memcpy(x, p, sizeof x);
-    for (int i = 0; i < VF::W; ++i) {
-        low.v[i] = bf16_to_float(x[2 * i]);
-        high.v[i] = bf16_to_float(x[2 * i + 1]);
+    if constexpr (D == KVDtype::kBFloat16) {
+        uint16_t x[2 * VF::W];
+        std::memcpy(x, p, sizeof x);
+        for (int i = 0; i < VF::W; ++i) {
+            low.v[i] = bf16_to_float(x[2 * i]);
+            high.v[i] = bf16_to_float(x[2 * i + 1]);
+        }
+    } else {
+        for (int i = 0; i < VF::W; ++i) {
+            low.v[i] = float(int8_t(p[2 * i]));
+            high.v[i] = float(int8_t(p[2 * i + 1]));
+        }
     }
 #endif
 }
 
 // Queries are float32: the pair's first dim, and `rows` further on its second.
-template <int R>
+template <KVDtype D, int R>
 [[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
                                                   int64_t rows, VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         VF low, high;
-        load_pairs(keys[v] + offset, low, high);
+        load_pairs<D>(keys[v] + offset, low, high);
         for (int r = 0; r < R; ++r) {
             sum[r][v] = fma(VF::set1(q[r]), low, sum[r][v]);
             sum[r][v] = fma(VF::set1(q[rows + r]), high, sum[r][v]);
@@ -109,11 +159,11 @@ template <int R>
     }
 }
 
-template <int R>
+template <KVDtype D, int R>
 [[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q,
                                                  VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
-        const VF k = VF::load_bf16(reinterpret_cast<const uint16_t*>(tails[v]));
+        const VF k = load_element<D>(tails[v]);
         for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r]), k, sum[r][v]);
     }
 }
@@ -130,42 +180,51 @@ template <int R>
     }
 }
 
-// Dot products of R query rows with kKeyVectors vectors of tokens from vector `first` on.
-// q holds, for each step, one 32-bit unit per row (two in bfloat16 without dot instruction), `rows` apart.
+// Dot products of R query rows with kKeyVectors vectors of tokens from vector `first` on; int8 keys times their scales.
+// q holds, for each step, one 32-bit unit per row (two for pairs without dot instruction), `rows` apart.
 // With PREFETCH the same part of `next` is fetched into L2 (into L1 is worse: too few misses can be outstanding).
-template <bool BF16, bool PREFETCH, int R>
+template <KVDtype D, bool PREFETCH, int R>
 void score(const PieceView& view, const PieceView* next, int first, int head_dim, const float* q, int64_t rows,
            float* scores) {
     VF sum[R][kKeyVectors];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = VF::zero();
     const uint8_t* const* keys = view.keys + first;
-    const int steps = BF16 ? head_dim / 2 : head_dim;
+    const int steps = pairs_dims(D) ? head_dim / 2 : head_dim;
     int64_t offset = 0;
     for (int i = 0; i < steps; ++i, offset += view.step_bytes) {
         if constexpr (PREFETCH)
             for (int v = 0; v < kKeyVectors; ++v) prefetch_l2(next->keys[first + v] + offset);
-        if constexpr (!BF16) {
+        if constexpr (!pairs_dims(D)) {
             multiply_dim<R>(keys, offset, q, sum);
             q += rows;
         } else {
 #if defined(OCTAVO_ISA_avx512)
-            multiply_pairs<R>(keys, offset, q, sum);
+            multiply_pairs<D, R>(keys, offset, q, sum);
             q += rows;
 #else
-            multiply_pairs<R>(keys, offset, q, rows, sum);
+            multiply_pairs<D, R>(keys, offset, q, rows, sum);
             q += 2 * rows;
 #endif
         }
     }
-    if (BF16 && head_dim % 2) multiply_tail<R>(view.tails + first, q, sum);
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < kKeyVectors; ++v) sum[r][v].store(scores + r * kPiece + (first + v) * VF::W);
+    if constexpr (pairs_dims(D))
+        if (head_dim % 2) multiply_tail<D, R>(view.tails + first, q, sum);
+    for (int v = 0; v < kKeyVectors; ++v) {
+        const int t = (first + v) * VF::W;
+        if constexpr (D == KVDtype::kInt8) {
+            const VF scale = VF::load(view.key_scales + t);
+            for (int r = 0; r < R; ++r) sum[r][v] = sum[r][v] * scale;
+        }
+        for (int r = 0; r < R; ++r) sum[r][v].store(scores + r * kPiece + t);
+    }
 }
 
 // Turns a row's scores of tokens [lo, hi) into softmax numerators relative to their own maximum; lanes beyond become
-// exactly 0. `factor` is the score's factor times log2(e). Sets the maximum (as a power of two) and the sum.
-inline void softmax(float* scores, int lo, int hi, float factor, float& row_max, float& row_sum) {
+// exactly 0. `factor` is the score's factor times log2(e). Sets the maximum (as a power of two) and the sum. With int8
+// what is left in `scores` are the numerators times the values' scales, those beyond [lo, hi) undefined.
+template <KVDtype D>
+void softmax(const PieceView& view, float* scores, int lo, int hi, float factor, float& row_max, float& row_sum) {
     const int begin = lo / VF::W * VF::W;
     const int end = (hi + VF::W - 1) / VF::W * VF::W;
     for (int t = begin; t < lo; ++t) scores[t] = -INFINITY;
@@ -178,7 +237,10 @@ inline void softmax(float* scores, int lo, int hi, float factor, float& row_max,
     VF sum = VF::zero();
     for (int t = begin; t < end; t += VF::W) {
         const VF p = exp2_nonpositive(VF::load(scores + t) * f - m);
-        p.store(scores + t);
+        if constexpr (D == KVDtype::kInt8)
+            (p * VF::load(view.value_scales + t)).store(scores + t);
+        else
+            p.store(scores + t);
         sum = sum + p;
     }
     row_sum = lanes_sum(sum);
@@ -227,23 +289,12 @@ struct ValueShape {
     int head_dim;
 };
 
-template <bool BF16, bool TAIL>
-[[gnu::always_inline]] inline VF load_value(const uint8_t* p, int tail) {
-    if constexpr (BF16) {
-        const uint16_t* v = reinterpret_cast<const uint16_t*>(p);
-        return TAIL ? VF::load_bf16_n(v, tail) : VF::load_bf16(v);
-    } else {
-        const float* v = reinterpret_cast<const float*>(p);
-        return TAIL ? VF::load_n(v, tail) : VF::load(v);
-    }
-}
-
 // Sums of values of tokens [lo, hi) weighted by p (row r at p + r * kPiece), for C vectors of dims from dim `d` on;
 // with TAIL, C is 1 and only the first head_dim - d lanes exist.
-template <bool BF16, bool PREFETCH, bool TAIL, int C, int R>
+template <KVDtype D, bool PREFETCH, bool TAIL, int C, int R>
 void weigh(const PieceView& view, const PieceView* next, const ValueShape& shape, int lo, int hi, const float* p, int d,
            const Target& target) {
-    constexpr int64_t kItem = BF16 ? 2 : 4;
+    constexpr int64_t kItem = element_bytes(D);
     const int64_t row_bytes = shape.head_dim * kItem;
     const int tail = shape.head_dim - d;
     VF sum[R][C];
@@ -257,8 +308,10 @@ void weigh(const PieceView& view, const PieceView* next, const ValueShape& shape
             if constexpr (PREFETCH)
                 for (int64_t b = 0; b < C * VF::W * kItem; b += 64) prefetch_l2(next->value_runs[run] + offset + b);
             VF v[C];
-            for (int c = 0; c < C; ++c)
-                v[c] = load_value<BF16, TAIL>(view.value_runs[run] + offset + c * VF::W * kItem, tail);
+            for (int c = 0; c < C; ++c) {
+                const uint8_t* from = view.value_runs[run] + offset + c * VF::W * kItem;
+                v[c] = TAIL ? load_element_n<D>(from, tail) : load_element<D>(from);
+            }
             for (int r = 0; r < R; ++r) {
                 const VF weight = VF::set1(p[r * kPiece + t]);
                 for (int c = 0; c < C; ++c) sum[r][c] = fma(weight, v[c], sum[r][c]);
@@ -278,30 +331,30 @@ void weigh(const PieceView& view, const PieceView* next, const ValueShape& shape
         }
 }
 
-template <bool BF16, bool PREFETCH, int R>
+template <KVDtype D, bool PREFETCH, int R>
 void weigh_all(const PieceView& view, const PieceView* next, const ValueShape& shape, int lo, int hi, const float* p,
                const Target& target) {
     int d = 0;
     for (; d + kValueVectors * VF::W <= shape.head_dim; d += kValueVectors * VF::W)
-        weigh<BF16, PREFETCH, false, kValueVectors, R>(view, next, shape, lo, hi, p, d, target);
+        weigh<D, PREFETCH, false, kValueVectors, R>(view, next, shape, lo, hi, p, d, target);
     for (; d + VF::W <= shape.head_dim; d += VF::W)
-        weigh<BF16, PREFETCH, false, 1, R>(view, next, shape, lo, hi, p, d, target);
-    if (d < shape.head_dim) weigh<BF16, PREFETCH, true, 1, R>(view, next, shape, lo, hi, p, d, target);
+        weigh<D, PREFETCH, false, 1, R>(view, next, shape, lo, hi, p, d, target);
+    if (d < shape.head_dim) weigh<D, PREFETCH, true, 1, R>(view, next, shape, lo, hi, p, d, target);
 }
 
 // The instantiation for `count` rows, 1 to R.
-template <bool BF16, bool PREFETCH, int R = kRows>
+template <KVDtype D, bool PREFETCH, int R = kRows>
 void score_rows(int count, const PieceView& view, const PieceView* next, int first, int head_dim, const float* q,
                 int64_t rows, float* scores) {
-    if (count == R) return score<BF16, PREFETCH, R>(view, next, first, head_dim, q, rows, scores);
-    if constexpr (R > 1) score_rows<BF16, PREFETCH, R - 1>(count, view, next, first, head_dim, q, rows, scores);
+    if (count == R) return score<D, PREFETCH, R>(view, next, first, head_dim, q, rows, scores);
+    if constexpr (R > 1) score_rows<D, PREFETCH, R - 1>(count, view, next, first, head_dim, q, rows, scores);
 }
 
-template <bool BF16, bool PREFETCH, int R = kRows>
+template <KVDtype D, bool PREFETCH, int R = kRows>
 void weigh_rows(int count, const PieceView& view, const PieceView* next, const ValueShape& shape, int lo, int hi,
                 const float* p, const Target& target) {
-    if (count == R) return weigh_all<BF16, PREFETCH, R>(view, next, shape, lo, hi, p, target);
-    if constexpr (R > 1) weigh_rows<BF16, PREFETCH, R - 1>(count, view, next, shape, lo, hi, p, target);
+    if (count == R) return weigh_all<D, PREFETCH, R>(view, next, shape, lo, hi, p, target);
+    if constexpr (R > 1) weigh_rows<D, PREFETCH, R - 1>(count, view, next, shape, lo, hi, p, target);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -1,6 +1,7 @@
 // Scatter of new keys and values into their blocks.
 #include "kv_layout.h"
 #include "ops.h"
+#include "quantise.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -21,6 +22,22 @@ void write_bf16(const KVPool& kv, uint16_t* keys, int offset, const float* key, 
     for (; d < kv.head_dim; ++d) values[d] = float_to_bf16(value[d]);
 }
 
+void write_int8(const KVPool& kv, int8_t* keys, int offset, const float* key, const float* value) {
+    const int64_t block_size = kv.block_size;
+    const float scales[2] = {int8_scale(key, kv.head_dim), int8_scale(value, kv.head_dim)};
+    for (int64_t i = 0; i < 2; ++i) std::memcpy(keys - scale_bytes(kv) + (i * block_size + offset) * 4, scales + i, 4);
+    for (int d = 0; d < kv.head_dim; d += VF::W) {
+        int8_t stored[VF::W];
+        const int count = kv.head_dim - d < VF::W ? kv.head_dim - d : VF::W;
+        quantise(key + d, count, scales[0], stored);
+        for (int i = 0; i + 1 < count; i += 2) std::memcpy(keys + (d + i) * block_size + offset * 2, stored + i, 2);
+        if (count % 2) keys[(d + count - 1) * block_size + offset] = stored[count - 1];
+    }
+    int8_t* values = keys + head_elements(kv) + int64_t{offset} * kv.head_dim;
+    for (int d = 0; d < kv.head_dim; d += VF::W)
+        quantise(value + d, kv.head_dim - d < VF::W ? kv.head_dim - d : VF::W, scales[1], values + d);
+}
+
 void write_f32(const KVPool& kv, float* keys, int offset, const float* key, const float* value) {
     for (int d = 0; d < kv.head_dim; ++d) keys[int64_t{d} * kv.block_size + offset] = key[d];
     std::memcpy(keys + head_elements(kv) + int64_t{offset} * kv.head_dim, value, size_t(kv.head_dim) * 4);
@@ -35,10 +52,17 @@ void write_token(const WriteKVArgs& args, int token) {
         uint8_t* keys = head_keys(kv, block, args.layer, head);
         const float* key = args.key + token * args.key_stride + int64_t{head} * kv.head_dim;
         const float* value = args.value + token * args.value_stride + int64_t{head} * kv.head_dim;
-        if (kv.bf16)
-            write_bf16(kv, reinterpret_cast<uint16_t*>(keys), offset, key, value);
-        else
-            write_f32(kv, reinterpret_cast<float*>(keys), offset, key, value);
+        switch (kv.dtype) {
+            case KVDtype::kFloat32:
+                write_f32(kv, reinterpret_cast<float*>(keys), offset, key, value);
+                break;
+            case KVDtype::kBFloat16:
+                write_bf16(kv, reinterpret_cast<uint16_t*>(keys), offset, key, value);
+                break;
+            case KVDtype::kInt8:
+                write_int8(kv, reinterpret_cast<int8_t*>(keys), offset, key, value);
+                break;
+        }
     }
 }
 
