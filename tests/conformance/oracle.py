@@ -27,6 +27,22 @@ def rounded(x: Array, dtype: str) -> Array:
     return (to_bfloat16(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
+def int8(x: Array, head_dim: int) -> Array:
+    """float64 of what is left of vectors of head_dim as int8 with a float32 scale each, element by element."""
+    left = np.empty(x.size)
+    for start in range(0, x.size, head_dim):
+        vector = x.astype(np.float32).ravel()[start : start + head_dim]
+        scale = np.abs(vector).max() / np.float32(127)
+        stored = [0.0] * head_dim if scale == 0 else [round(float(e / scale)) for e in vector]
+        left[start : start + head_dim] = [float(scale) * s for s in stored]
+    return left.reshape(x.shape)
+
+
+def kept(x: Array, dtype: str, head_dim: int) -> Array:
+    """float64 of what a KV cache keeps of x."""
+    return int8(x, head_dim) if dtype == "int8" else rounded(x, dtype)
+
+
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + eps) * weight
 
@@ -63,7 +79,7 @@ def silu_mul(gate: Array, up: Array) -> Array:
     return gate / (1 + np.exp(-gate)) * up
 
 
-def decoder(spec: DecoderSpec, w: dict[str, Array], token_ids: Sequence[int]) -> Array:
+def decoder(spec: DecoderSpec, w: dict[str, Array], token_ids: Sequence[int], kv_dtype: str = "float32") -> Array:
     """Logits of every token of one sequence, from weights under Hugging Face's names."""
     x = w["model.embed_tokens.weight"][list(token_ids)]
     positions = np.arange(len(token_ids))
@@ -77,6 +93,7 @@ def decoder(spec: DecoderSpec, w: dict[str, Array], token_ids: Sequence[int]) ->
         q, k, v = (linear(h, f"self_attn.{name}_proj") for name in "qkv")
         if layer.rope is not None:
             q, k = (rotary(each, positions, layer.rope, spec.head_dim) for each in (q, k))
+        k, v = (kept(each, kv_dtype, spec.head_dim) for each in (k, v))
         h = attention(q, k, v, spec.num_kv_heads, scale=spec.head_dim**-0.5, window=layer.window)
         x = x + linear(h, "self_attn.o_proj")
         h = rms_norm(x, w[f"{prefix}post_attention_layernorm.weight"], spec.norm_eps)

@@ -45,7 +45,7 @@ class Attending:
         table[:] = np.vectorize(moved.__getitem__)(table)
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
+@pytest.fixture(params=["float32", "bfloat16", "int8"])
 def attending(backend: Any, request: pytest.FixtureRequest) -> Attending:
     made = Attending(backend, request.param)
     scatter_blocks(made.kv, [LENGTH])

@@ -82,20 +82,20 @@ def logits(
     return run_steps(program, TOKENS, steps)
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
 def test_logits(backend: Any, way: Way, kv_dtype: str) -> None:
     found = logits(backend, together(LENGTHS, 64), kv_dtype=kv_dtype)
     rounded = {name: oracle.rounded(w, way.dtype if w.ndim == 2 else "float32") for name, w in WEIGHTS.items()}
     for tokens, rows in zip(TOKENS, found, strict=True):
-        expected = oracle.decoder(SPEC, rounded, tokens.tolist())
+        expected = oracle.decoder(SPEC, rounded, tokens.tolist(), kv_dtype)
         if way.dtype == kv_dtype == "float32":
             assert np.abs(rows - expected).max() <= 1e-5 * np.abs(expected).max()
-        else:  # bfloat16 keeps 8 bits of activations, queries, keys and values
-            assert np.sqrt(np.square(rows - expected).mean()) <= 0.02 * np.sqrt(np.square(expected).mean())
+        else:  # what bfloat16 loses of activations and queries, and what that moves across a step of int8
+            assert np.sqrt(np.square(rows - expected).mean()) <= 0.03 * np.sqrt(np.square(expected).mean())
 
 
 @pytest.mark.parametrize("way", ways(CPU_WAYS))
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
 def test_bits_of_a_row_are_its_own(way: Way, kv_dtype: str) -> None:
     """Batch, chunking, block size, block ids and threads change nothing, with two KV groups and a window."""
     single, double = way.open(num_threads=1), way.open(num_threads=2)

@@ -180,7 +180,7 @@ LENGTHS = (150, 1, 33, 129)
 
 
 @pytest.mark.parametrize("shape", ATTENTION, ids=str)
-@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("window", [None, 1, 20])
 def test_attention_over_written_kv(
     backend: Any, way: Way, shape: tuple[int, int, int, int], kv_dtype: str, window: int | None
@@ -209,15 +209,61 @@ def test_attention_over_written_kv(
     def expected(query_dtype: str) -> oracle.Array:
         kept = oracle.rounded(x, way.dtype)
         query = oracle.rounded(kept[:, :query_width], query_dtype)
-        key, value = np.split(oracle.rounded(kept[:, query_width:], kv_dtype), 2, axis=1)
+        pairs = kept[:, query_width:]
+        pairs = oracle.kept(pairs, kv_dtype, head_dim)
+        key, value = np.split(pairs, 2, axis=1)
         return np.concatenate(
             [oracle.attention(query[t], key[t], value[t], kv_heads, scale=scale, window=window) for t in tokens]
         )
 
     exact = expected("float32")
-    if kv_dtype == "bfloat16" and np.abs(found - exact).max() > 1e-4:
-        exact = expected("bfloat16")  # with KV in bfloat16 a back end may round the query, always or never
+    if kv_dtype != "float32" and np.abs(found - exact).max() > 1e-4:
+        exact = expected("bfloat16")  # then a back end may round the query, always or never
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=5e-6)
+
+
+HEAD_DIM = 9
+VECTORS = [
+    [127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5, -126.5],  # the scale is 1: halves go to the even neighbour
+    [-254, 1, 3, 5, -1, -3, -5, 253, -253],
+    [0, -0.0, 0, 0, 0, 0, 0, 0, 0],
+    [1e30, 1e-30, -1e30, 0, 5e29, 3e27, -4e27, 1, 2],
+]
+
+
+def int8_program(backend: Any, x: oracle.Array) -> tuple[Any, Any]:
+    """Attention of one head whose keys and values are `x` `[tokens, 9]`, over int8 KV."""
+    table = backend.matrix([np.concatenate([np.ones_like(x), x, x], axis=1).astype(np.float32)])
+    kv = backend.allocate_kv(kv_shape((0,), num_kv_heads=1, head_dim=HEAD_DIM, dtype="int8"))
+    scatter_blocks(kv, [len(x)])
+
+    def build(ops: Any) -> Any:
+        query, key, value = ops.split(ops.embedding(table), (HEAD_DIM,) * 3)
+        ops.write_kv(0, key, value)
+        return ops.paged_attention(0, query, scale=1.0, window=1)
+
+    return backend.compile(build, kv, len(x)), kv
+
+
+def test_int8_keeps_each_value_as_the_contract_says(backend: Any, way: Way) -> None:
+    """A token that sees itself alone gives its value back as it is stored."""
+    x = oracle.rounded(np.array([*VECTORS, *random(20, HEAD_DIM)]), way.dtype)
+    program, _ = int8_program(backend, x)
+    (found,) = run_steps(program, [np.arange(len(x))], whole([len(x)]))
+    np.testing.assert_allclose(found, oracle.int8(x, HEAD_DIM), rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_int8_hands_on_what_is_not_finite(backend: Any, bad: float) -> None:
+    x = random(6, HEAD_DIM)
+    x[2, 7] = bad
+    program, kv = int8_program(backend, x)
+    (found,) = run_steps(program, [np.arange(len(x))], whole([len(x)]))
+    assert np.array_equal(np.isnan(found).any(axis=1), np.arange(len(x)) == 2)
+    assert np.isnan(found[2]).all()
+    kv.erase_blocks(kv.block_tables[0, 0, :1].tolist())
+    (found,) = run_steps(program, [np.zeros(1, np.int64)], whole([1]))
+    assert np.isfinite(found).all(), "a block once erased still fails whoever reads it"
 
 
 def test_entries_below_the_window_are_not_read(backend: Any) -> None:

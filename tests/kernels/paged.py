@@ -14,7 +14,7 @@ from octavo import _native
 Array = npt.NDArray[Any]
 
 POISON = 0xFF
-"""Every byte of a fresh memory: a NaN in bfloat16 and in float32."""
+"""Every byte of a fresh memory: a NaN in bfloat16 and in float32, and so in the scales of int8."""
 
 
 def to_bfloat16(x: Array) -> Array:
@@ -25,6 +25,20 @@ def to_bfloat16(x: Array) -> Array:
 
 def round_to_bfloat16(x: Array) -> Array:
     return (to_bfloat16(x).astype(np.uint32) << 16).view(np.float32)
+
+
+def quantise(x: Array) -> tuple[Array, Array]:
+    """int8 and scales of finite float32 vectors `[..., n]`, element by element as the contract says."""
+    vectors = x.reshape(-1, x.shape[-1])
+    scales = np.array([np.float32(max(abs(v))) / np.float32(127) for v in vectors], np.float32)
+    stored = [
+        [max(-127, min(127, round(float(e / s)))) if s else 0 for e in v] for v, s in zip(vectors, scales, strict=True)
+    ]
+    return np.array(stored, np.int8).reshape(x.shape), scales.reshape(*x.shape[:-1], 1)
+
+
+def dequantise(stored: Array, scales: Array) -> Array:
+    return stored.astype(np.float64) * scales.astype(np.float64)
 
 
 class PagedSequences:
@@ -90,6 +104,8 @@ class PagedSequences:
         _native.write_kv(self.kv, self.layer, both[:, :width], both[:, width:], positions, rows, self.pool, self.isa)
 
     def stored(self, x: Array) -> Array:
+        if self.dtype == "int8":
+            return dequantise(*quantise(x.reshape(len(x), -1, self.head_dim))).reshape(x.shape)
         return round_to_bfloat16(x) if self.dtype == "bfloat16" else x
 
     def queries(self, row: int, num_heads: int, seed: int = 1) -> Array:
@@ -145,7 +161,7 @@ class PagedSequences:
             for x in (self.keys, self.values)
         )
         # The bf16 dot instruction takes bf16 queries; the other paths keep them in float32.
-        rounds = self.isa == "avx512" and self.dtype == "bfloat16"
+        rounds = self.isa == "avx512" and self.dtype != "float32"
         q = (round_to_bfloat16(queries) if rounds else queries).astype(np.float64)
         scores = np.einsum("qhd,khd->hqk", q.reshape(-1, num_heads, self.head_dim), keys) * self.head_dim**-0.5
         position = np.arange(end - len(queries), end)[:, None]

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paged import PagedSequences
+from paged import POISON, PagedSequences, quantise
 
 from octavo import _native
 
 PATHS = _native.supported_paths()
-DTYPES = ("bfloat16", "float32")
+DTYPES = ("bfloat16", "float32", "int8")
 
 # (KV heads, query heads per KV head, head_dim, block size)
 SHAPES = [
@@ -163,18 +163,23 @@ def test_extreme_scores(isa: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("head_dim", "block_size"), [(16, 16), (7, 4), (64, 32), (1, 1)])
 def test_write_kv_touches_its_slots_only(isa: str, dtype: str, head_dim: int, block_size: int) -> None:
+    """Written twice, over two contents of the memory: what differs afterwards was left alone."""
     s = PagedSequences([100, 37], isa=isa, dtype=dtype, head_dim=head_dim, block_size=block_size)
-    assert all(s.kv.export_block(block) == s.poison for block in s.unused)
-    size = s.kv.bytes_per_block
-    item = 2 if dtype == "bfloat16" else 4
-    slot_bytes = 2 * s.num_kv_heads * head_dim * item
+    num_blocks = s.kv.block_tables.max() + 1
+    first = [np.frombuffer(s.kv.export_block(block), np.uint8) for block in range(num_blocks)]
+    s.kv.erase_blocks(range(num_blocks))
+    for row, length in enumerate(s.lengths):
+        s.write(row, 0, length)
+    second = [np.frombuffer(s.kv.export_block(block), np.uint8) for block in range(num_blocks)]
+    slot_bytes = 2 * s.num_kv_heads * {"bfloat16": 2 * head_dim, "float32": 4 * head_dim, "int8": head_dim + 4}[dtype]
+    filled = dict.fromkeys(range(num_blocks), 0)
     for row, length in enumerate(s.lengths):
         for column in range(-(-length // block_size)):
-            block = np.frombuffer(s.kv.export_block(s.kv.block_tables[s.group, row, column]), np.uint8)
-            filled = min(block_size, length - column * block_size)
-            words = block.reshape(-1, item)
-            written = (words != 0xFF).any(axis=1).sum() * item
-            assert written == filled * slot_bytes, f"of {size} bytes"
+            filled[int(s.kv.block_tables[s.group, row, column])] = min(block_size, length - column * block_size)
+    for block, tokens in filled.items():
+        alone = first[block] != second[block]
+        assert (first[block][alone] == POISON).all() and not second[block][alone].any()
+        assert (~alone).sum() == tokens * slot_bytes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -182,6 +187,62 @@ def test_write_kv_gives_the_same_bytes_on_every_path(dtype: str, two_threads: An
     kinds = [PagedSequences([130], isa=isa, dtype=dtype, head_dim=9, pool=two_threads) for isa in PATHS]
     memories = [[s.kv.export_block(i) for i in range(9)] for s in kinds]
     assert all(memory == memories[0] for memory in memories)
+
+
+HARD_VECTORS = {
+    "halves": [127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5, -126.5],
+    "negative largest": [-254, 1, 2, 3, -1, -2, -3, 253, -253],
+    "zeros": [0, -0.0],
+    "subnormal": [1.4e-42, -1.4e-42, 7e-43, 2e-44],
+    "scale rounded to 0": [4e-44, -4e-44],
+    "subnormal scale of one digit": [2.5e-43, -2.5e-43, 1e-43],
+    "largest": [3.4e38, -3.4e38, 1e38],
+    "one of two sizes": [1e30, 1e-30, -1e-30],
+}
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize(("head_dim", "block_size"), [(9, 16), (33, 4), (64, 32), (80, 1)])
+def test_int8_is_stored_value_by_value(isa: str, head_dim: int, block_size: int) -> None:
+    """Read from the bytes of the blocks, as csrc/kernels/kv_layout.h lays them out."""
+    length = 40
+    s = PagedSequences([length], isa=isa, dtype="int8", num_kv_heads=2, head_dim=head_dim, block_size=block_size)
+    for i, vector in enumerate(HARD_VECTORS.values()):
+        for x, token in ((s.keys[0], 2 * i), (s.values[0], 2 * i + 1)):
+            x[token, head_dim:] = np.resize(np.array(vector, np.float32), head_dim)
+    s.write(0, 0, length)
+    expected = [quantise(x.reshape(length, 2, head_dim)) for x in (s.keys[0], s.values[0])]
+    for token in range(length):
+        block = s.kv.export_block(s.kv.block_tables[s.group, 0, token // block_size])
+        offset = token % block_size
+        for head in range(2):
+            record = 2 * block_size * (head_dim + 4)
+            data = np.frombuffer(block[head * record : (head + 1) * record], np.uint8)
+            scales = data[: 8 * block_size].view(np.float32).reshape(2, block_size)[:, offset]
+            keys, values = data[8 * block_size :].view(np.int8).reshape(2, -1)
+            pairs = keys[: head_dim // 2 * 2 * block_size].reshape(-1, block_size, 2)[:, offset].ravel()
+            tail = keys[len(pairs) * block_size :][offset : offset + 1]
+            found = [np.concatenate([pairs, tail]), values.reshape(block_size, head_dim)[offset]]
+            for (stored, scale), x, found_scale in zip(expected, found, scales, strict=True):
+                assert found_scale == scale[token, head, 0]
+                assert np.array_equal(x, stored[token, head])
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 8, 16])
+def test_what_is_not_finite_stays_so_in_int8(isa: str, bad: float, place: int) -> None:
+    """In the key or the value of one token and head: whoever sees it is NaN, nobody else."""
+    for which in ("keys", "values"):
+        s = PagedSequences([200], isa=isa, dtype="int8", head_dim=17)
+        queries = s.queries(0, 4)
+        (expected,) = s.attend([(0, queries)], 4)
+        getattr(s, which)[0][150, 17 + place] = bad  # KV head 1, which query heads 2 and 3 read
+        s.write(0, 150, 151)
+        (actual,) = s.attend([(0, queries)], 4)
+        assert np.isnan(actual[150:, 2 * 17 :]).all()
+        assert np.array_equal(actual[:150], expected[:150])
+        assert np.array_equal(actual[:, : 2 * 17], expected[:, : 2 * 17])
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -29,7 +29,7 @@ def make(**changes: Any) -> Any:
     return _native.KVMemory(**{**SHAPE, **changes})
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 @pytest.mark.parametrize("layer_groups", [(0,), (0, 1, 0, 1, 1), (0, 1, 2)])
 def test_shape_is_the_contracts(dtype: str, layer_groups: tuple[int, ...]) -> None:
     kv = make(dtype=dtype, layer_groups=layer_groups)

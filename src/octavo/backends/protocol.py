@@ -43,8 +43,9 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     dtype: str
     """"bfloat16", "float32" or "int8". With int8 each token and head has one float32 scale for its key and one for its
-    value, max |x| / 127; x is stored as x / scale rounded half to even. Attention reads back the stored values, those
-    of the step's own tokens too."""
+    value, max |x| / 127; x is stored as x / scale rounded half to even. A vector with something that is not finite has
+    the scale NaN, so that whoever attends to it gets NaN. Attention reads back the stored values, those of the step's
+    own tokens too."""
     block_size: int
     num_blocks: int
     """The null block 0 included; nothing is ever read from or written to block 0 on behalf of a sequence."""
@@ -61,9 +62,13 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.layer_groups.count(g) for g in range(self.num_groups))
 
     @property
+    def bytes_per_vector(self) -> int:
+        """One head's key or value of one token; with int8 its scale included."""
+        return self.head_dim + 4 if self.dtype == "int8" else self.head_dim * (2 if self.dtype == "bfloat16" else 4)
+
+    @property
     def bytes_per_block(self) -> int:
-        vector = self.head_dim + 4 if self.dtype == "int8" else self.head_dim * (2 if self.dtype == "bfloat16" else 4)
-        return 2 * self.layers_per_page * self.block_size * self.num_kv_heads * vector
+        return 2 * self.layers_per_page * self.block_size * self.num_kv_heads * self.bytes_per_vector
 
 
 class KVMemory(Protocol):
@@ -155,8 +160,8 @@ class Ops(Protocol):
         `query` is `[T, num_heads * head_dim]`; num_heads is a multiple of num_kv_heads, query head h reads KV head
         `h // (num_heads // num_kv_heads)`. The new tokens' own KV is already written. A token at position p sees
         positions p - window + 1 .. p (all from 0 without a window). Table entries past a sequence's end, and entries
-        wholly below the window, are not read. Scores, softmax and sums are float32; with KV in bfloat16 a back end may
-        round the query to bfloat16 first, always or never. Returns `[T, num_heads * head_dim]`.
+        wholly below the window, are not read. Scores, softmax and sums are float32; with KV in bfloat16 or int8 a
+        back end may round the query to bfloat16 first, always or never. Returns `[T, num_heads * head_dim]`.
 
         Source: Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention", section 4.1.
         """

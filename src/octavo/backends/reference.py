@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.bfloat16 import to_bits, to_float32
+from octavo.backends.int8 import dequantise, quantise
 from octavo.backends.protocol import (
     Array,
     Float32Array,
@@ -30,13 +31,15 @@ from octavo.messages import GREEDY_TEMPERATURE
 
 
 class ReferenceKVMemory:
-    """Keys and values as `[num_blocks, layers_per_page, 2, block_size, num_kv_heads, head_dim]`."""
+    """Keys and values as `[num_blocks, layers_per_page, 2, block_size, num_kv_heads]` vectors of bytes.
+
+    A vector is its elements; with int8, these and then its scale.
+    """
 
     def __init__(self, shape: KVShape) -> None:
         self.shape = shape
-        dtype = np.uint16 if shape.dtype == "bfloat16" else np.float32
-        page = (shape.layers_per_page, 2, shape.block_size, shape.num_kv_heads, shape.head_dim)
-        self.blocks: Array = np.zeros((shape.num_blocks, *page), dtype)
+        page = (shape.layers_per_page, 2, shape.block_size, shape.num_kv_heads, shape.bytes_per_vector)
+        self.blocks: Array = np.zeros((shape.num_blocks, *page), np.uint8)
         self.block_tables = np.zeros((shape.num_groups, shape.max_num_seqs, shape.max_blocks_per_seq), np.int32)
         self.slots = [shape.layer_groups[:i].count(g) for i, g in enumerate(shape.layer_groups)]
         """Place of each layer in its group's page."""
@@ -55,7 +58,7 @@ class ReferenceKVMemory:
     def import_block(self, block: int, data: bytes) -> None:
         if len(data) != self.shape.bytes_per_block:
             raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {len(data)}")
-        self.blocks[block] = np.frombuffer(data, self.blocks.dtype).reshape(self.blocks.shape[1:])
+        self.blocks[block] = np.frombuffer(data, np.uint8).reshape(self.blocks.shape[1:])
 
     def swap_out(self, block: int, slot: Array) -> None:
         if slot.nbytes != self.shape.bytes_per_block:
@@ -70,15 +73,30 @@ class ReferenceKVMemory:
         table = self.block_tables[self.shape.layer_groups[layer], row]
         block, offset = table[position // self.shape.block_size], position % self.shape.block_size
         pair = np.stack([key, value])
-        self.blocks[block, self.slots[layer], :, offset] = to_bits(pair) if self.blocks.dtype == np.uint16 else pair
+        self.blocks[block, self.slots[layer], :, offset] = _as_bytes(pair, self.shape.dtype)
 
     def gather(self, layer: int, row: int, first: int, last: int) -> tuple[Array, Array]:
         """Keys and values of positions `first` to `last`, each `[tokens, num_kv_heads, head_dim]`."""
         positions = np.arange(first, last)
         table = self.block_tables[self.shape.layer_groups[layer], row]
         blocks, offsets = table[positions // self.shape.block_size], positions % self.shape.block_size
-        pairs = self.blocks[blocks, self.slots[layer], :, offsets]
-        return to_float32(pairs[:, 0]), to_float32(pairs[:, 1])
+        pairs = _from_bytes(self.blocks[blocks, self.slots[layer], :, offsets], self.shape.dtype)
+        return pairs[:, 0], pairs[:, 1]
+
+
+def _as_bytes(x: Array, dtype: str) -> Array:
+    """float32 vectors `[..., head_dim]` as the bytes that the cache keeps of them, `[..., bytes_per_vector]`."""
+    if dtype == "int8":
+        stored, scale = quantise(x)
+        return np.concatenate([stored.view(np.uint8), scale.view(np.uint8)], axis=-1)
+    return (to_bits(x) if dtype == "bfloat16" else np.ascontiguousarray(x, np.float32)).view(np.uint8)
+
+
+def _from_bytes(data: Array, dtype: str) -> Array:
+    """What `_as_bytes` kept, as float32 or float64, exact."""
+    if dtype == "int8":
+        return dequantise(data[..., :-4].view(np.int8), np.ascontiguousarray(data[..., -4:]).view(np.float32))
+    return to_float32(data.view(np.uint16 if dtype == "bfloat16" else np.float32))
 
 
 class _EagerOps:

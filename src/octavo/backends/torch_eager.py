@@ -40,12 +40,15 @@ def _tensor(data: Array) -> torch.Tensor:
 
 
 class TorchKVMemory:
-    """Keys and values as `[num_blocks, layers_per_page, 2, num_kv_heads, block_size, head_dim]`."""
+    """Keys and values as `[num_blocks, layers_per_page, 2, num_kv_heads, block_size]` vectors of bytes.
+
+    A vector is its elements; with int8, these and then its scale.
+    """
 
     def __init__(self, shape: KVShape) -> None:
         self.shape = shape
-        page = (shape.layers_per_page, 2, shape.num_kv_heads, shape.block_size, shape.head_dim)
-        self.blocks = torch.zeros(shape.num_blocks, *page, dtype=_DTYPES[shape.dtype])
+        page = (shape.layers_per_page, 2, shape.num_kv_heads, shape.block_size, shape.bytes_per_vector)
+        self.blocks = torch.zeros(shape.num_blocks, *page, dtype=torch.uint8)
         tables = (shape.num_groups, shape.max_num_seqs, shape.max_blocks_per_seq)
         self.block_tables: Int32Array = np.zeros(tables, np.int32)
         self.slots = [shape.layer_groups[:i].count(g) for i, g in enumerate(shape.layer_groups)]
@@ -58,19 +61,19 @@ class TorchKVMemory:
         self.blocks[list(blocks)] = 0
 
     def export_block(self, block: int) -> bytes:
-        data: bytes = self.blocks[block].view(torch.uint8).numpy().tobytes()
+        data: bytes = self.blocks[block].numpy().tobytes()
         return data
 
     def import_block(self, block: int, data: bytes) -> None:
         if len(data) != self.shape.bytes_per_block:
             raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {len(data)}")
-        read = torch.frombuffer(bytearray(data), dtype=self.blocks.dtype)
+        read = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self.blocks[block] = read.view(self.blocks.shape[1:])
 
     def swap_out(self, block: int, slot: Array) -> None:
         if slot.nbytes != self.shape.bytes_per_block:
             raise ValueError(f"a block has {self.shape.bytes_per_block} bytes, not {slot.nbytes}")
-        torch.from_numpy(slot).copy_(self.blocks[block].view(torch.uint8).flatten())
+        torch.from_numpy(slot).copy_(self.blocks[block].flatten())
 
     def swap_in(self, slot: Array, block: int) -> None:
         self.import_block(block, slot.tobytes())
@@ -80,6 +83,22 @@ class TorchKVMemory:
         size = self.shape.block_size
         blocks = self.block_tables[self.shape.layer_groups[layer], rows, positions // size]
         return _tensor(blocks), _tensor(positions % size)
+
+    def as_bytes(self, x: torch.Tensor) -> torch.Tensor:
+        """float32 vectors `[..., head_dim]` as the bytes kept of them, `[..., bytes_per_vector]`."""
+        if self.shape.dtype != "int8":
+            return x.to(_DTYPES[self.shape.dtype]).contiguous().view(torch.uint8)
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        scale = torch.where(scale.isfinite(), scale, torch.nan)
+        # A subnormal scale has few digits: quotients may then exceed 127.
+        stored = torch.where(scale > 0, (x / scale).round().clamp(-127, 127), 0).to(torch.int8)
+        return torch.cat([stored.view(torch.uint8), scale.view(torch.uint8)], -1)
+
+    def from_bytes(self, data: torch.Tensor) -> torch.Tensor:
+        """What `as_bytes` kept, in float32."""
+        if self.shape.dtype != "int8":
+            return data.view(_DTYPES[self.shape.dtype]).float()
+        return data[..., :-4].view(torch.int8).float() * data[..., -4:].contiguous().view(torch.float32)
 
 
 class _EagerOps:
@@ -114,7 +133,7 @@ class _EagerOps:
     def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
         blocks, offsets = self._kv.places(layer, self._token_rows, self._batch.positions)
         pairs = torch.stack([key, value], dim=1).view(len(key), 2, self._kv.shape.num_kv_heads, -1)
-        self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets] = pairs.to(self._kv.blocks.dtype)
+        self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets] = self._kv.as_bytes(pairs)
 
     def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
         heads = query.view(len(query), self._kv.shape.num_kv_heads, -1, self._kv.shape.head_dim)
@@ -123,7 +142,7 @@ class _EagerOps:
             start = 0 if window is None else max(0, int(end) - window)
             positions = np.arange(start, end, dtype=np.int32)
             blocks, offsets = self._kv.places(layer, np.full_like(positions, row), positions)
-            pairs = self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets].float()
+            pairs = self._kv.from_bytes(self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets])
             keys, values = pairs.permute(1, 2, 0, 3)  # each [num_kv_heads, tokens, head_dim]
             scores = heads[i] @ keys.transpose(1, 2) * scale
             output[i] = scores.softmax(-1) @ values
