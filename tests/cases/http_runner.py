@@ -11,6 +11,9 @@ from typing import Any
 from cases.runner import Choice, Outcome
 from support.server_process import Events, ServerProcess
 
+ADMIN_KEY = "adm"
+ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
+
 PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
 
 
@@ -69,6 +72,27 @@ class HTTPRunner:
 
     def num_waiting(self) -> int:
         return int(self.server.metric("octavo:num_requests_waiting"))
+
+    def kv_stats(self) -> dict[str, Any]:
+        stats: dict[str, Any] = self.server.get("/v1/kv/stats", ADMIN).body
+        return stats
+
+    def audit(self) -> list[str]:
+        broken: list[str] = self.server.get("/v1/kv/audit", ADMIN).body["broken"]
+        return broken
+
+    def counter(self, name: str) -> float:
+        return self.server.metric(f"octavo:{name}_total")
+
+    def prompt_logprobs(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = self.server.post(PATHS[False], fields).body["choices"][0]["prompt_logprobs"]
+        return entries
+
+    def decode(self, token_ids: list[int]) -> str:
+        # Echoed behind a letter, so that no space at the start of a text is taken away.
+        fields = {"prompt": [68, *token_ids], "echo": True, "max_tokens": 0}
+        text: str = self.server.post(PATHS[False], fields).body["choices"][0]["text"]
+        return text.removeprefix("A")
 
     def alive(self) -> bool:
         return self.server.process.poll() is None and self.server.get("/health").status == 200

@@ -77,6 +77,26 @@ class Runner(Protocol):
 
     def num_running(self) -> int: ...
     def num_waiting(self) -> int: ...
+    def kv_stats(self) -> dict[str, Any]:
+        """The body of /v1/kv/stats, with the accounts of all tenants."""
+        ...
+
+    def audit(self) -> list[str]:
+        """Broken invariants of the block memory."""
+        ...
+
+    def counter(self, name: str) -> float:
+        """One of the engine's counters by its metric's name."""
+        ...
+
+    def prompt_logprobs(self, fields: dict[str, Any]) -> list[dict[str, Any]]:
+        """The `prompt_logprobs` of a request: per position, candidates by token id."""
+        ...
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of an answer's tokens."""
+        ...
+
     def alive(self) -> bool: ...
     def terminate(self) -> None:
         """Ask it to end, as an operator would."""

@@ -11,15 +11,31 @@ from typing import Any
 
 import pytest
 
-from cases import scenarios
-from cases.http_runner import HTTPRunner
+from cases import memory_scenarios, scenarios
+from cases.http_runner import ADMIN_KEY, HTTPRunner
 from cases.runner import CASES
 from support.repeating_tokenizer import write_tokenizer
 from support.server_process import TINY_MODEL
+from support.tiny_models import TinyLlama, write_tiny_llama
 
 SCRIPTED = ("--executor", "support.repeating:RepeatingExecutor")
 CROWDED = ("--num-blocks", "48", "--max-num-seqs", "16")
 NARROW = ("--num-blocks", "200", "--max-num-seqs", "4", "--max-waiting", "50")
+BLOCKS_OF_8 = ("--block-size", "8", "--admin-api-key", ADMIN_KEY)
+PRESSED = (*BLOCKS_OF_8, "--num-blocks", "48", "--max-num-seqs", "4", "--no-enable-prefix-caching")
+FLAGS: dict[str, tuple[str, ...]] = {
+    "roomy": (*BLOCKS_OF_8, "--num-blocks", "600"),
+    "small": (*BLOCKS_OF_8, "--num-blocks", "48", "--max-num-seqs", "8"),
+    "cold": ("--block-size", "32", "--num-blocks", "200", "--no-enable-prefix-caching"),
+    "chunked": (*BLOCKS_OF_8, "--num-blocks", "64", "--max-num-seqs", "4", "--max-num-batched-tokens", "4"),
+    "swapping": (*PRESSED, "--preemption", "swap"),
+    "recomputing": (*PRESSED, "--preemption", "recompute"),
+    "tight-tier": (*PRESSED, "--preemption", "swap", "--swap-space-bytes", "20K"),
+    "caching-and-pressed": (*BLOCKS_OF_8, "--num-blocks", "48", "--max-num-seqs", "4"),
+    "short": ("--block-size", "4", "--num-blocks", "51", "--admin-api-key", ADMIN_KEY),
+}
+"""What the servers of cases about KV memory are started with."""
+
 RUNNABLE = [case for case in CASES if "waits" not in case]
 
 
@@ -39,7 +55,13 @@ class Runners:
         return self._running[name]
 
     def _make(self, name: str) -> HTTPRunner:
+        if name in FLAGS:
+            return HTTPRunner(self._start(*FLAGS[name]))
         match name:
+            case "windowed":
+                folder = write_tiny_llama(self._tmp / "windowed", TinyLlama(vocab_size=512, window=24))
+                shutil.copy(TINY_MODEL / "tokenizer.json", folder)
+                return HTTPRunner(self._start(*FLAGS["roomy"], model=folder))
             case "tiny":
                 return HTTPRunner(self._start("--num-blocks", "600"))
             case "crowded":
@@ -69,6 +91,13 @@ def runners(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathF
     return Runners(start_server, tmp_path_factory.mktemp("cases"))
 
 
+def scenario(name: str) -> Callable[..., None]:
+    """A scenario by its name."""
+    module = scenarios if hasattr(scenarios, name) else memory_scenarios
+    found: Callable[..., None] = getattr(module, name)
+    return found
+
+
 def _parameter(case: dict[str, Any]) -> Any:
     marks = [pytest.mark.model] if case["runner"] == "scripted-model" else []
     return pytest.param(case, id=case["id"], marks=marks)
@@ -76,8 +105,8 @@ def _parameter(case: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("case", [_parameter(case) for case in RUNNABLE])
 def test_case(case: dict[str, Any], runners: Runners) -> None:
-    play = getattr(scenarios, case["scenario"])
-    others = [runners.get("many-eos")] if "other" in inspect.signature(play).parameters else []
+    play = scenario(case["scenario"])
+    others = [runners.get(case.get("other", "many-eos"))] if "other" in inspect.signature(play).parameters else []
     play(runners.get(case["runner"]), *others, case["input"], case["expected"])
 
 
@@ -85,4 +114,4 @@ def test_every_case_is_played_or_says_what_it_waits_for() -> None:
     assert len({case["id"] for case in CASES}) == len(CASES)
     for case in CASES:
         assert case["title"] and case["kind"]
-        assert case.get("waits") or hasattr(scenarios, case["scenario"])
+        assert case.get("waits") or scenario(case["scenario"])
