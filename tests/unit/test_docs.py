@@ -84,12 +84,13 @@ def definitions(source: str) -> set[str]:
     return found
 
 
-LIFE = ROOT / "docs" / "life-of-a-request.md"
-NAMED = re.findall(r"\[`([^`]+)`\]\(\.\./([^)]+)\)", LIFE.read_text())
+LINKED = re.compile(r"\[`([^`]+)`\]\(\.\./([^)]+)\)")
+NAMED = LINKED.findall((ROOT / "docs" / "life-of-a-request.md").read_text())
+BLOCKS = LINKED.findall((ROOT / "docs" / "where-every-block-is.md").read_text())
 
 
-@pytest.mark.parametrize(("name", "file"), sorted(set(NAMED)))
-def test_the_life_of_a_request_names_functions_that_exist(name: str, file: str) -> None:
+@pytest.mark.parametrize(("name", "file"), sorted({*NAMED, *BLOCKS}))
+def test_a_page_names_functions_that_exist(name: str, file: str) -> None:
     source = (ROOT / file).read_text()
     if file.endswith(".cpp"):
         assert re.search(rf"^[\w:*&<> ]*\b{re.escape(name)}\(", source, re.MULTILINE), f"{file} has no {name}"
