@@ -17,7 +17,7 @@ from octavo.core.block_keys import ModelFingerprint
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.errors import RequestError
-from octavo.messages import FINISH_ERROR, PUBLIC_TENANT, EngineRequest, SamplingParams, TokenDelta
+from octavo.messages import FINISH_ERROR, PUBLIC_TENANT, REFUSED_LENGTH, EngineRequest, SamplingParams, TokenDelta
 from property.expected import Expected, expected_answer, expected_answers, expected_prompt_logprobs
 from property.leftovers import leftovers
 from property.tagged_kv import Failing, TaggedExecutor
@@ -37,7 +37,7 @@ SHAPE: dict[str, Sequence[Any]] = {
     "window": (None, *range(1, 21)),
     "budget": range(1, 25),
     "max_num_seqs": range(1, 7),
-    "capacity": range(8, 61),
+    "capacity": (*range(8, 61), 120, 240, 480),
     "host_blocks": (40, 8, 0),
     "caching": (True, True, True, False),
     "eviction": ("lru", "cost"),
@@ -81,7 +81,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
         },
     ),
     "add_again": (3, {"pick": _PICK, "tenant": (None, None, *TENANTS)}),
-    "add_crowd": (4, {**_PROMPT, "tenant": TENANTS, "count": range(2, 5), "leader_dies_after": (None, 1, 2, 3)}),
+    "add_crowd": (4, {**_PROMPT, "tenant": TENANTS, "count": range(2, 5), "dies": range(3), "after": (None, 1, 2, 3)}),
     "follow_up": (3, {"pick": _PICK, "more": range(1, 8)}),
     "abort": (3, {"pick": _PICK, "whole": (True, False)}),
     "abort_oldest": (1, {}),
@@ -98,21 +98,23 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
 class Answer:
     """What a sequence has received."""
 
-    def __init__(self, request: EngineRequest, expected: Expected, wants_prompt: bool) -> None:
+    def __init__(self, request: EngineRequest, index: int, expected: Expected, wants_prompt: bool) -> None:
         self.request = request
+        self.index = index
         self.token_ids: list[int] = []
         self.end: TokenDelta | None = None
         self._expected = expected
         self._wants_logprobs = request.sampling.logprobs is not None
         self._prompt_logprobs: list[Any] = []
         self._wanted_prompt = expected_prompt_logprobs(request) if wants_prompt else []
-        self._num_cached = -1
+        self._tells_cached = False
 
-    def receive(self, delta: TokenDelta, is_lost: bool) -> None:
+    def receive(self, delta: TokenDelta, is_lost: bool, num_hit: int) -> None:
         """Tokens never go back, never repeat, and are the ones that the request alone would get.
 
         Args:
             is_lost: Whether the worker was made to fail this sequence.
+            num_hit: Tokens that the worker did not compute when it first heard of this sequence.
         """
         assert self.end is None, "a finished sequence got more"
         expected = self._expected
@@ -126,7 +128,7 @@ class Answer:
         fresh = delta.prompt_logprobs or []
         assert fresh == self._wanted_prompt[known : known + len(fresh)], "prompt logprobs out of order or repeated"
         self._prompt_logprobs += fresh
-        self._check_cached(delta)
+        self._check_cached(delta, num_hit)
         if delta.finish_reason is not None:
             self.end = delta
             if not is_injected:
@@ -139,14 +141,17 @@ class Answer:
     @staticmethod
     def is_refused(delta: TokenDelta) -> bool:
         """Whether published prefixes, which nobody can evict, have left too little room for it."""
-        return "published prefixes" in (delta.error or "")
+        return delta.refusal == REFUSED_LENGTH
 
-    def _check_cached(self, delta: TokenDelta) -> None:
-        if delta.num_cached_tokens:
-            assert self._num_cached == -1, "cached tokens are told twice"
-            assert delta.num_cached_tokens < len(self.request.token_ids), "more cached than a hit can give"
-            self._num_cached = delta.num_cached_tokens
-            assert not self._wanted_prompt, "a hit, and the prompt's logprobs were asked for"
+    def _check_cached(self, delta: TokenDelta, num_hit: int) -> None:
+        request = self.request
+        if delta.token_ids and request.sampling.beam_width is None:
+            is_first = not self._tells_cached
+            self._tells_cached = True
+            wanted = min(num_hit, request.num_prompt_tokens) if is_first and self.index == request.first_index else 0
+            assert delta.num_cached_tokens == wanted, f"{delta.num_cached_tokens} cached tokens are told of {wanted}"
+        if self._wanted_prompt:
+            assert not delta.num_cached_tokens, "a hit, and the prompt's logprobs were asked for"
 
 
 class World:
@@ -205,7 +210,8 @@ class World:
         self.num_operations += 1
         self.seen[name] += 1
         getattr(self, name)(**arguments)
-        self.check()
+        if name != "step":  # which has looked after each of its steps
+            self.check()
 
     # ---- operations
 
@@ -241,16 +247,16 @@ class World:
             request = self.answers[known].request
             self._add(msgspec.structs.replace(request, **self._identity(), tenant=tenant or request.tenant))
 
-    def add_crowd(self, *, count: int, leader_dies_after: int | None, tenant: str, **prompt: int) -> None:
-        """The same prompt several times at once; the one that computes it may not live to the end of it."""
+    def add_crowd(self, *, count: int, dies: int, after: int | None, tenant: str, **prompt: int) -> None:
+        """The same prompt several times at once; who computes it, or who waits for it, may not live long."""
         tokens = _prompt(**prompt)
-        first = self._num_requests + 1
+        victim = self._num_requests + 1 + dies % count
         for _ in range(count):
             self._submit(tokens, min(8, MAX_MODEL_LEN - len(tokens)), tenant=tenant, ignore_eos=True)
-        if leader_dies_after is not None:
-            self.step(count=leader_dies_after, late=False)
-            self.core.abort(first)
-            self.answers.pop((first, 0), None)
+        if after is not None:
+            self.step(count=after, late=False)
+            self.core.abort(victim)
+            self.answers.pop((victim, 0), None)
 
     def follow_up(self, *, pick: int, more: int) -> None:
         """A chat turn: what was asked, what was answered, and a little more."""
@@ -406,7 +412,7 @@ class World:
             return False
         for index, expected in expected_answers(request).items():
             wants_prompt = request.sampling.prompt_logprobs is not None and index == 0
-            self.answers[request.request_id, index] = Answer(request, expected, wants_prompt)
+            self.answers[request.request_id, index] = Answer(request, index, expected, wants_prompt)
         return True
 
     def advance(self, late: bool = False) -> None:
@@ -435,7 +441,8 @@ class World:
         seed = answer.request.seed
         is_beam = answer.request.sampling.beam_width is not None
         lost = self.executor.lost_rows
-        answer.receive(delta, any(s == seed for s, _ in lost) if is_beam else (seed, delta.index) in lost)
+        is_lost = any(s == seed for s, _ in lost) if is_beam else (seed, delta.index) in lost
+        answer.receive(delta, is_lost, self.executor.first_hits.get((seed, delta.index), 0))
         if answer.is_refused(delta):
             assert self.core.published() or self._is_out, "a request was refused, and nothing was published"
             self.seen["refused_later"] += 1

@@ -21,7 +21,7 @@ from octavo.core.rows import Rows
 from octavo.core.step import PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
 from octavo.core.swapping import Swapping
 from octavo.errors import InvariantError
-from octavo.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, TokenDelta
+from octavo.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, REFUSED_LENGTH, TokenDelta
 
 
 class ScheduledStep:
@@ -365,7 +365,8 @@ class Scheduler:
             for index in reversed(indices):
                 self.end(request.sequences[index], keep=False)
         self.refused += [
-            TokenDelta(sequence.request_id, index, [], finish_reason=FINISH_ERROR, error=why) for index in indices
+            TokenDelta(sequence.request_id, index, [], finish_reason=FINISH_ERROR, error=why, refusal=REFUSED_LENGTH)
+            for index in indices
         ]
 
     def _admit(self, step: ScheduledStep, sequence: Sequence) -> bool:
