@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -326,3 +327,25 @@ def test_octavo_kv_shows_a_running_server(memory: ServerProcess) -> None:
     assert figures["object"] == "kv.stats" and figures["num_blocks"] == 399
     refused = octavo("--api-key", "wrong")
     assert refused.returncode == 1 and "not valid" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def num_steps(memory: ServerProcess) -> float:
+    lines = memory.get("/metrics", KEY).raw.decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith("octavo:steps_total"))
+
+
+def test_a_search_for_a_client_that_left_stops(memory: ServerProcess) -> None:
+    fields = {"prompt": STORY, "beam_width": 8, "n": 8, "max_tokens": 200, "ignore_eos": True}
+    body = json.dumps(fields).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer user\r\n"
+    head += "Content-Type: application/json\r\n"
+    before = num_steps(memory)
+    with socket.create_connection(("127.0.0.1", memory.port)) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        until_s = time.monotonic() + 5
+        while not memory.get("/v1/kv/stats", KEY).body["num_held_blocks"]:
+            assert time.monotonic() < until_s
+    while memory.get("/v1/kv/stats", KEY).body["num_held_blocks"]:
+        assert time.monotonic() < until_s
+    assert num_steps(memory) - before < 180, "it was searched to its end of 200 tokens"
+    assert memory.post(COMPLETIONS, {**fields, "max_tokens": 5}, KEY).status == 200
