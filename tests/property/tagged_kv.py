@@ -125,6 +125,7 @@ class TaggedExecutor:
     def __post_init__(self) -> None:
         self.events = Events()
         self.num_plans = 0
+        self.num_computed_tokens = 0
         self.last_plan: StepPlan | None = None
         self.rows: dict[int, Row] = {}
         self.request_of_seed: dict[int, EngineRequest] = {}
@@ -473,6 +474,7 @@ class TaggedExecutor:
     def _count(self, plan: StepPlan) -> None:
         events, size = self.events, self.kv_spec.block_size
         long_rows = sum(count > 1 for count in plan.num_new_tokens)
+        self.num_computed_tokens += sum(plan.num_new_tokens)
         events.chunks += len(set(plan.rows) - set(plan.sample_rows))
         events.mixed += 0 < long_rows < len(plan.rows)
         events.windows_left += sum(entry[3] == 0 for entry in plan.table_growth)

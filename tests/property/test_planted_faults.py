@@ -27,5 +27,5 @@ def test_a_planted_fault_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_keys_of_eight_bits_lead_to_no_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is never trusted: tokens are compared, so contents that share one are told apart."""
     short_keys(monkeypatch)
-    report = drive(40_000)
-    assert report.events["num_prefix_hit_tokens"] > 1000, "nothing was hit, so nothing was mixed up"
+    report = drive(20_000)
+    assert report.events["num_prefix_hit_tokens"] > 500, "nothing was hit, so nothing was mixed up"

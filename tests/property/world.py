@@ -43,6 +43,7 @@ SHAPE: dict[str, Sequence[Any]] = {
     "eviction": ("lru", "cost"),
     "preemption": ("auto", "swap", "recompute"),
     "erases": (False, True),
+    "num_groups": (2, 2, 1),
 }
 
 _WISHES: dict[str, Sequence[Any]] = {
@@ -171,17 +172,19 @@ class World:
         eviction: str = "lru",
         preemption: str = "auto",
         erases: bool = False,
+        num_groups: int = 2,
+        max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self.depth, self.block_size, self.caching, self.erases = depth, block_size, caching, erases
-        groups = (KVGroup(layers=(0, 2)), KVGroup(layers=(1,), window=window))
+        groups = (KVGroup(layers=(0, 2)), KVGroup(layers=(1,), window=window))[:num_groups]
         spec = KVSpec(groups=groups, block_size=block_size, bytes_per_block=64)
         limits = {
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": budget,
-            "max_model_len": MAX_MODEL_LEN,
+            "max_model_len": max_model_len,
         }
         # Room for a few sequences at most, whatever the block size, so that memory is short most of the time.
-        num_blocks = 1 + max(1, 2 * capacity // block_size)
+        num_blocks = 1 + max(1, num_groups * capacity // block_size)
         self.executor = TaggedExecutor(spec, num_blocks, host_blocks, erases_freed_blocks=erases, **limits)
         self.core = EngineCore(
             self.executor,
@@ -216,7 +219,7 @@ class World:
     # ---- operations
 
     def add(self, *, family: int, num_prompt: int, leave: int, max_tokens: int, **wishes: Any) -> None:
-        self._submit(_prompt(family, num_prompt, leave), max_tokens, **wishes)
+        self.submit(_prompt(family, num_prompt, leave), max_tokens, **wishes)
 
     def add_beams(
         self,
@@ -230,7 +233,7 @@ class World:
         early_stopping: bool | str,
         **wishes: Any,
     ) -> None:
-        self._submit(
+        self.submit(
             _prompt(family, num_prompt, leave),
             max_tokens,
             n=1 + num_prompt % width,
@@ -252,7 +255,7 @@ class World:
         tokens = _prompt(**prompt)
         victim = self._num_requests + 1 + dies % count
         for _ in range(count):
-            self._submit(tokens, min(8, MAX_MODEL_LEN - len(tokens)), tenant=tenant, ignore_eos=True)
+            self.submit(tokens, min(8, MAX_MODEL_LEN - len(tokens)), tenant=tenant, ignore_eos=True)
         if after is not None:
             self.step(count=after, late=False)
             self.core.abort(victim)
@@ -283,7 +286,7 @@ class World:
     def publish(self, *, family: int, num_prompt: int, leave: int) -> None:
         name = f"text {self._num_requests}"
         tokens = _prompt(family, num_prompt, leave)
-        if self._submit(tokens, 0, tenant=PUBLIC_TENANT, publish=name):
+        if self.submit(tokens, 0, tenant=PUBLIC_TENANT, publish=name):
             self._published.append(name)
 
     def withdraw(self, *, pick: int) -> None:
@@ -370,12 +373,12 @@ class World:
         self._num_requests += 1
         return {"request_id": self._num_requests, "seed": self._num_requests}
 
-    def _submit(
+    def submit(
         self,
         tokens: list[int],
         max_tokens: int,
         *,
-        tenant: str,
+        tenant: str = TENANTS[0],
         salt: str | None = None,
         adapter: str | None = None,
         stops: tuple[int, ...] = (),
@@ -383,6 +386,7 @@ class World:
         publish: str | None = None,
         **wishes: Any,
     ) -> bool:
+        """Add a request, if it is not refused, and know what it must get."""
         sampling = SamplingParams(
             max_tokens=max_tokens, stop_token_ids=stops, min_tokens=min(min_tokens, max_tokens), **wishes
         )
