@@ -308,7 +308,7 @@ class Scheduler:
         self.num_preemptions += len(gang)
         num_tokens = sum(sequence.num_computed_tokens for sequence in gang)
         beams = gang[0].beams
-        if self._way.swaps(self.swapping.num_blocks(gang), num_tokens) and self.swapping.has_room(gang):
+        if self._swaps(gang, num_tokens):
             self.num_swap_preemptions += len(gang)
             for sequence in gang:
                 del self.running[sequence.row]
@@ -326,6 +326,15 @@ class Scheduler:
                 sequence.forget_blocks()
                 sequence.move_to(SequenceStatus.PREEMPTED)
                 self.waiting.put(sequence)
+
+    def _swaps(self, gang: list[Sequence], num_tokens: int) -> bool:
+        """Whether a gang leaves for the host.
+
+        Not if it reads published blocks: it would come back with copies of its own, and may not fit beside them.
+        """
+        if any(sequence.lineage is not None and sequence.lineage.public for sequence in gang):
+            return False
+        return self._way.swaps(self.swapping.num_blocks(gang), num_tokens) and self.swapping.has_room(gang)
 
     def _admit_waiting(self, step: ScheduledStep) -> None:
         # A preempted sequence may still wait for a token from a plan in flight, but not here: the plan that preempted
