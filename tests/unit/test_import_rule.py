@@ -56,8 +56,8 @@ TORCH_MODULES = {"backends.torch_eager"}
 """The only modules that may import torch."""
 
 CORE_STANDARD_LIBRARY = {
-    "__future__", "abc", "array", "bisect", "collections", "collections.abc", "ctypes", "dataclasses", "enum", "functools",
-    "hashlib", "heapq", "hmac", "itertools", "math", "operator", "struct", "typing",
+    "__future__", "abc", "array", "bisect", "collections", "collections.abc", "ctypes", "dataclasses", "enum",
+    "functools", "hashlib", "heapq", "hmac", "itertools", "math", "operator", "struct", "typing",
 }  # fmt: skip
 """What decisions may use: no clock, thread, file, socket, log or random number."""
 
