@@ -1,10 +1,10 @@
 """Speed of the attention kernel beside the machine's memory bandwidth, measured in turn with it.
 
-    python benchmarks/attention.py [--isa avx512] [--threads 2] [--dtype bfloat16]
+    python benchmarks/attention.py [--isa avx512] [--threads 2] [--dtype bfloat16 int8]
 
 SmolLM2-135M's shape: 3 KV heads of 64 dims, 9 query heads, 30 layers, blocks of 16 tokens in random order. Machines
 change their speed from minute to minute, so compare the columns of one run: `of roof` is the kernel's GB/s over the
-read bandwidth measured just before it.
+read bandwidth measured just before it, `ratio` its time over that of the first dtype, measured in turn.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +47,13 @@ def make_memory(num_seqs: int, context: int, dtype: str) -> _native.KVMemory:
         max_blocks_per_seq=columns,
     )
     rng = np.random.default_rng(0)
-    values = rng.standard_normal(kv.bytes_per_block // (2 if dtype == "bfloat16" else 4)).astype(np.float32)
-    data = values.tobytes() if dtype == "float32" else (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    pool = _native.ThreadPool(1)
+    key, value = rng.standard_normal((2, BLOCK_SIZE, NUM_KV_HEADS * HEAD_DIM), np.float32)
+    kv.block_tables[0, 0, 0] = 1
+    for layer in range(NUM_LAYERS):
+        tokens = np.arange(BLOCK_SIZE, dtype=np.int32)
+        _native.write_kv(kv, layer, key, value, tokens, np.zeros_like(tokens), pool, "portable")
+    data = kv.export_block(1)
     for block in range(1, num_blocks):
         kv.import_block(block, data)
     kv.block_tables[0] = rng.permutation(np.arange(1, num_blocks)).reshape(num_seqs, columns)
@@ -71,28 +77,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--isa", default=_native.supported_paths()[0], choices=_native.supported_paths())
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8"])
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     pool = _native.ThreadPool(args.threads)
-    item = 2 if args.dtype == "bfloat16" else 4
-    print(f"{args.isa}, {pool.size} threads, {args.dtype}, {NUM_LAYERS} layers")
-    print(f"{'case':8}{'seqs':>6}{'context':>9}{'new':>5}{'ms':>10}{'GB/s':>8}{'of roof':>9}{'GFLOP/s':>9}")
-    for what, num_seqs, context, new in CASES:
-        kv = make_memory(num_seqs, context, args.dtype)
-        measure(kv, num_seqs, context, new, pool, args.isa)
-        seconds, roofs = [], []
-        for _ in range(args.repeats):
-            roofs.append(_native.read_bandwidth(pool))
-            seconds.append(measure(kv, num_seqs, context, new, pool, args.isa))
-        s = statistics.median(seconds)
-        num_bytes = NUM_LAYERS * num_seqs * context * 2 * NUM_KV_HEADS * HEAD_DIM * item
-        seen = num_seqs * sum(range(context - new + 1, context + 1))
-        flops = NUM_LAYERS * seen * 4 * NUM_HEADS * HEAD_DIM
-        gbs = num_bytes / s / 1e9
-        share = gbs / statistics.median(roofs)
+    print(f"{args.isa}, {pool.size} threads, {NUM_LAYERS} layers; times over those of {args.dtype[0]}")
+    print(
+        f"{'case':8}{'seqs':>6}{'context':>9}{'new':>5} {'dtype':10}{'ms':>9}{'ratio':>7}{'GB/s':>7}{'of roof':>9}{'GFLOP/s':>9}"
+    )
+    for case in CASES:
+        compare(*case, args.dtype, args.repeats, pool, args.isa)
+
+
+def compare(
+    what: str, num_seqs: int, context: int, new: int, dtypes: list[str], repeats: int, pool: Any, isa: str
+) -> None:
+    """Measure one case with each dtype in turn, and print a line for each."""
+    memories = {dtype: make_memory(num_seqs, context, dtype) for dtype in dtypes}
+    seconds: dict[str, list[float]] = {dtype: [] for dtype in dtypes}
+    roofs = []
+    for kv in memories.values():
+        measure(kv, num_seqs, context, new, pool, isa)
+    for _ in range(repeats):
+        roofs.append(_native.read_bandwidth(pool))
+        for dtype, kv in memories.items():
+            seconds[dtype].append(measure(kv, num_seqs, context, new, pool, isa))
+    seen = num_seqs * sum(range(context - new + 1, context + 1))
+    flops = NUM_LAYERS * seen * 4 * NUM_HEADS * HEAD_DIM
+    for dtype, kv in memories.items():
+        s = statistics.median(seconds[dtype])
+        ratio = statistics.median(a / b for a, b in zip(seconds[dtype], seconds[dtypes[0]], strict=True))
+        gbs = num_seqs * context / BLOCK_SIZE * kv.bytes_per_block / s / 1e9
         print(
-            f"{what:8}{num_seqs:6}{context:9}{new:5}{s * 1e3:10.2f}{gbs:8.1f}{share:9.2f}{flops / s / 1e9:9.0f}",
+            f"{what:8}{num_seqs:6}{context:9}{new:5} {dtype:10}{s * 1e3:9.2f}{ratio:7.2f}{gbs:7.1f}"
+            f"{gbs / statistics.median(roofs):9.2f}{flops / s / 1e9:9.0f}",
             flush=True,
         )
 

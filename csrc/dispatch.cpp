@@ -15,7 +15,7 @@ std::vector<std::string> supported_paths() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bf16"))
+        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16"))
         paths.push_back("avx512");
     if (avx2) paths.push_back("avx2");
 #endif

@@ -74,6 +74,28 @@ struct VF {
     }
     static __mmask16 mask(int n) { return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1u); }
 };
+
+// W 32-bit integers, or W pairs of 16-bit ones.
+struct VI {
+    __m512i v;
+    static VI zero() { return {_mm512_setzero_si512()}; }
+    static VI set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+    static VI load_i8_pairs(const int8_t* p) {
+        return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+    }
+    // W int8, each as the low half of a pair whose high half is undefined.
+    static VI load_i8_low(const int8_t* p) {
+        return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+    }
+    VF to_float() const { return {_mm512_cvtepi32_ps(v)}; }
+};
+// sum + a.low * b.low + a.high * b.high, exact.
+[[gnu::always_inline]] inline VI dot_pairs(VI a, VI b, VI sum) {
+    // Not the intrinsic: with it gcc 12 copies sums to and from memory in every step of a loop.
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+    return sum;
+}
+
 inline VF operator+(VF a, VF b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline VF operator-(VF a, VF b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline VF operator*(VF a, VF b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -127,6 +149,21 @@ struct VF {
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     }
 };
+
+struct VI {
+    __m256i v;
+    static VI zero() { return {_mm256_setzero_si256()}; }
+    static VI set1(int32_t x) { return {_mm256_set1_epi32(x)}; }
+    static VI load_i8_pairs(const int8_t* p) {
+        return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+    }
+    static VI load_i8_low(const int8_t* p) {
+        return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+    }
+    VF to_float() const { return {_mm256_cvtepi32_ps(v)}; }
+};
+inline VI dot_pairs(VI a, VI b, VI sum) { return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(a.v, b.v))}; }
+
 inline VF operator+(VF a, VF b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline VF operator-(VF a, VF b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline VF operator*(VF a, VF b) { return {_mm256_mul_ps(a.v, b.v)}; }
@@ -189,6 +226,45 @@ struct VF {
         for (int i = 0; i < n && i < 8; ++i) p[i] = float_to_bf16(v[i]);
     }
 };
+
+struct VI {
+    int32_t v[8];
+    static VI zero() { return set1(0); }
+    static VI set1(int32_t x) {
+        VI r;
+        for (int32_t& e : r.v) e = x;
+        return r;
+    }
+    static VI load_i8_pairs(const int8_t* p) {
+        VI r;
+        for (int i = 0; i < 8; ++i) {
+            const int16_t pair[2] = {p[2 * i], p[2 * i + 1]};
+            std::memcpy(r.v + i, pair, 4);
+        }
+        return r;
+    }
+    static VI load_i8_low(const int8_t* p) {
+        VI r;
+        for (int i = 0; i < 8; ++i) {
+            const int16_t pair[2] = {p[i], 0};
+            std::memcpy(r.v + i, pair, 4);
+        }
+        return r;
+    }
+    VF to_float() const {
+        VF r;
+        for (int i = 0; i < 8; ++i) r.v[i] = float(v[i]);
+        return r;
+    }
+};
+inline VI dot_pairs(const VI& a, const VI& b, VI sum) {
+    int16_t x[16], y[16];
+    std::memcpy(x, a.v, sizeof x);
+    std::memcpy(y, b.v, sizeof y);
+    for (int i = 0; i < 8; ++i) sum.v[i] += x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+    return sum;
+}
+
 #define OCTAVO_LANEWISE(expression)                  \
     VF r;                                            \
     for (int i = 0; i < 8; ++i) r.v[i] = expression; \
@@ -230,6 +306,23 @@ inline float reduce_max(const VF& a) {
     for (int half = VF::W / 2; half > 0; half /= 2)
         for (int i = 0; i < half; ++i) t[i] = t[i] > t[i + half] ? t[i] : t[i + half];
     return t[0];
+}
+
+// As above, with the instruction set's own reductions.
+inline float lanes_max(const VF& a) {
+#if defined(OCTAVO_ISA_avx512)
+    return _mm512_reduce_max_ps(a.v);
+#else
+    return reduce_max(a);
+#endif
+}
+
+inline float lanes_sum(const VF& a) {
+#if defined(OCTAVO_ISA_avx512)
+    return _mm512_reduce_add_ps(a.v);
+#else
+    return reduce_add(a);
+#endif
 }
 
 // e^x, relative error below 2e-7 for x in [-87, 88]; inputs outside are clamped (so e^-inf is 1.2e-38, not 0: mask

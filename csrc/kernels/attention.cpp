@@ -10,6 +10,7 @@
 // pieces unjoined in scratch memory, and a second loop joins them.
 #include "attention_rows.h"
 #include "ops.h"
+#include "quantise.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
@@ -29,13 +30,14 @@ struct Entry {
 
 // One thread's memory.
 struct Workspace {
-    float* query;       // [units, rows]: see prepare_query
-    float* out;         // [rows, head_dim]
-    float* row_max;     // [rows]
-    float* row_sum;     // [rows]
-    float* scores;      // [kRows, kPiece]
-    uint8_t* gathered;  // keys of one piece, for blocks shorter than a vector
-    float* scales;      // int8: those of one piece's keys, then of its values
+    float* query;         // [units, rows]: see prepare_query
+    float* query_scales;  // [rows], with int8
+    float* out;           // [rows, head_dim]
+    float* row_max;       // [rows]
+    float* row_sum;       // [rows]
+    float* scores;        // [kRows, kPiece]
+    uint8_t* gathered;    // keys of one piece, for blocks shorter than a vector
+    float* scales;        // int8: those of one piece's keys, then of its values
 };
 
 struct Job {
@@ -74,12 +76,13 @@ int64_t lay_out(const KVPool& kv, int tile_rows, uint8_t* base, Workspace* w) {
         w->out = reinterpret_cast<float*>(base + query);
         w->row_max = reinterpret_cast<float*>(base + query + out);
         w->row_sum = reinterpret_cast<float*>(base + query + out + per_row);
-        w->scores = reinterpret_cast<float*>(base + query + out + 2 * per_row);
-        w->scales = reinterpret_cast<float*>(base + query + out + 2 * per_row + scores);
-        w->gathered = base + query + out + 2 * per_row + scores + scales;
+        w->query_scales = reinterpret_cast<float*>(base + query + out + 2 * per_row);
+        w->scores = reinterpret_cast<float*>(base + query + out + 3 * per_row);
+        w->scales = reinterpret_cast<float*>(base + query + out + 3 * per_row + scores);
+        w->gathered = base + query + out + 3 * per_row + scores + scales;
     }
     const int64_t gathered = kv.block_size < VF::W ? align64(int64_t{kPiece} * (kv.head_dim + 1) * 4) : 0;
-    return query + out + 2 * per_row + scores + scales + gathered;
+    return query + out + 3 * per_row + scores + scales + gathered;
 }
 
 // Visible tokens [begin, end) of the token at `position`.
@@ -195,27 +198,45 @@ struct HeadTile {
     }
 };
 
-// Writes the queries with the rows of a tile innermost, as score() wants them: dim by dim in float32, or, for the bf16
-// dot instruction, pair by pair rounded to bf16.
+// Largest integer that a query is made of against int8 keys: 16 bits, or what keeps sums within 32.
+int query_limit(int head_dim) { return min_int(INT16_MAX, INT32_MAX / 127 / head_dim); }
+
+// One query as pairs of 16-bit integers, `stride` units apart. Returns their scale; NaN if the query is not finite.
+float quantise_query(const float* q, int head_dim, float* to, int64_t stride) {
+    const float limit = float(query_limit(head_dim));
+    const float scale = integer_scale(q, head_dim, limit);
+    for (int d = 0; d < head_dim; d += VF::W) {
+        const int count = min_int(VF::W, head_dim - d);
+        int16_t stored[VF::W];
+        quantise(q + d, count, scale, limit, stored);
+        for (int i = 0; i < count; i += 2, to += stride) std::memcpy(to, stored + i, 4);
+    }
+    return scale;
+}
+
+// Writes the queries with the rows of a tile innermost, as score() wants them: dim by dim in float32; pair by pair
+// rounded to bf16 for the bf16 dot instruction; pair by pair as 16-bit integers against int8 keys.
 void prepare_query(const HeadTile& tile) {
-    const int head_dim = tile.job->args->kv->head_dim;
+    const KVPool& kv = *tile.job->args->kv;
     const int64_t rows = tile.num_rows;
-#if defined(OCTAVO_ISA_avx512)
-    const bool pairs = pairs_dims(tile.job->args->kv->dtype);
-#else
-    const bool pairs = false;
-#endif
     for (int row = 0; row < tile.num_rows; ++row) {
         const float* q = tile.query(row);
         float* to = tile.w.query + row;
-        if (!pairs) {
-            for (int d = 0; d < head_dim; ++d) to[d * rows] = q[d];
+        if (kv.dtype == KVDtype::kInt8) {
+            tile.w.query_scales[row] = quantise_query(q, kv.head_dim, to, rows);
             continue;
         }
-        for (int d = 0; d < head_dim; d += 2) {
-            const uint16_t pair[2] = {float_to_bf16(q[d]), d + 1 < head_dim ? float_to_bf16(q[d + 1]) : uint16_t{0}};
-            std::memcpy(to + d / 2 * rows, pair, 4);
+#if defined(OCTAVO_ISA_avx512)
+        if (kv.dtype == KVDtype::kBFloat16) {
+            for (int d = 0; d < kv.head_dim; d += 2) {
+                const uint16_t second = d + 1 < kv.head_dim ? float_to_bf16(q[d + 1]) : uint16_t{0};
+                const uint16_t pair[2] = {float_to_bf16(q[d]), second};
+                std::memcpy(to + d / 2 * rows, pair, 4);
+            }
+            continue;
         }
+#endif
+        for (int d = 0; d < kv.head_dim; ++d) to[d * rows] = q[d];
     }
 }
 
@@ -254,9 +275,9 @@ void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* n
     const AttentionArgs& a = *tile.job->args;
     const int lo = tile.lo(first, piece), hi = tile.hi(first + count - 1, piece);
     const int end = (hi + VF::W - 1) / VF::W;
+    const QueryRows query{tile.w.query + first, tile.w.query_scales + first, tile.num_rows};
     for (int v = lo / VF::W / kKeyVectors * kKeyVectors; v < end; v += kKeyVectors)
-        score_rows<D, PREFETCH>(count, view, next, v, a.kv->head_dim, tile.w.query + first, tile.num_rows,
-                                tile.w.scores);
+        score_rows<D, PREFETCH>(count, view, next, v, a.kv->head_dim, query, tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];
     for (int r = 0; r < count; ++r)
         softmax<D>(view, tile.w.scores + r * kPiece, tile.lo(first + r, piece), tile.hi(first + r, piece),

@@ -42,22 +42,6 @@ struct PieceView {
 inline int min_int(int a, int b) { return a < b ? a : b; }
 inline int max_int(int a, int b) { return a > b ? a : b; }
 
-inline float lanes_max(const VF& a) {
-#if defined(OCTAVO_ISA_avx512)
-    return _mm512_reduce_max_ps(a.v);
-#else
-    return reduce_max(a);
-#endif
-}
-
-inline float lanes_sum(const VF& a) {
-#if defined(OCTAVO_ISA_avx512)
-    return _mm512_reduce_add_ps(a.v);
-#else
-    return reduce_add(a);
-#endif
-}
-
 // Neighbouring elements of keys or values.
 template <KVDtype D>
 [[gnu::always_inline]] inline VF load_element(const uint8_t* p) {
@@ -77,81 +61,50 @@ template <KVDtype D>
 inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 
 #if defined(OCTAVO_ISA_avx512)
-// Neighbouring pairs of dims of 16 tokens, as bf16. An int8 is a bf16 exactly.
-template <KVDtype D>
-[[gnu::always_inline]] inline __m512bh load_pairs(const uint8_t* p) {
-    if constexpr (D == KVDtype::kBFloat16) return (__m512bh)_mm512_loadu_si512(p);
-    const int8_t* x = reinterpret_cast<const int8_t*>(p);
-    return _mm512_cvtne2ps_pbh(VF::load_i8(x + 16).v, VF::load_i8(x).v);
-}
-
-// The last dims of 16 tokens, each with a zero beside it.
-template <KVDtype D>
-[[gnu::always_inline]] inline __m512bh load_tail(const uint8_t* p) {
-    if constexpr (D == KVDtype::kBFloat16)
-        return (__m512bh)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    const VF x = VF::load_i8(reinterpret_cast<const int8_t*>(p));
-    return (__m512bh)_mm512_srli_epi32(_mm512_castps_si512(x.v), 16);
-}
-
 // Queries are bf16 pairs in 32-bit units.
-template <KVDtype D, int R>
+template <int R>
 [[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
                                                   VF (&sum)[R][kKeyVectors]) {
     __m512bh k[kKeyVectors];
-    for (int v = 0; v < kKeyVectors; ++v) k[v] = load_pairs<D>(keys[v] + offset);
+    for (int v = 0; v < kKeyVectors; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys[v] + offset);
     for (int r = 0; r < R; ++r) {
         const __m512bh pair = (__m512bh)_mm512_set1_ps(q[r]);
         for (int v = 0; v < kKeyVectors; ++v) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k[v], pair);
     }
 }
 
-template <KVDtype D, int R>
+template <int R>
 [[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q,
                                                  VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
-        const __m512bh k = load_tail<D>(tails[v]);
+        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tails[v]));
+        const __m512bh k = (__m512bh)_mm512_cvtepu16_epi32(half);
         for (int r = 0; r < R; ++r) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k, (__m512bh)_mm512_set1_ps(q[r]));
     }
 }
 #else
-// The even and the odd dims of neighbouring pairs.
-template <KVDtype D>
 [[gnu::always_inline]] inline void load_pairs(const uint8_t* p, VF& low, VF& high) {
 #if defined(OCTAVO_ISA_avx2)
-    if constexpr (D == KVDtype::kBFloat16) {
-        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-        low.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
-        high.v = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u))));
-    } else {
-        const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-        low.v = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(x, 16), 16));
-        high.v = _mm256_cvtepi32_ps(_mm256_srai_epi32(x, 16));
-    }
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    low.v = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    high.v = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u))));
 #else
-    if constexpr (D == KVDtype::kBFloat16) {
-        uint16_t x[2 * VF::W];
-        std::memcpy(x, p, sizeof x);
-        for (int i = 0; i < VF::W; ++i) {
-            low.v[i] = bf16_to_float(x[2 * i]);
-            high.v[i] = bf16_to_float(x[2 * i + 1]);
-        }
-    } else {
-        for (int i = 0; i < VF::W; ++i) {
-            low.v[i] = float(int8_t(p[2 * i]));
-            high.v[i] = float(int8_t(p[2 * i + 1]));
-        }
+    uint16_t x[2 * VF::W];
+    std::memcpy(x, p, sizeof x);
+    for (int i = 0; i < VF::W; ++i) {
+        low.v[i] = bf16_to_float(x[2 * i]);
+        high.v[i] = bf16_to_float(x[2 * i + 1]);
     }
 #endif
 }
 
 // Queries are float32: the pair's first dim, and `rows` further on its second.
-template <KVDtype D, int R>
+template <int R>
 [[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
                                                   int64_t rows, VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
         VF low, high;
-        load_pairs<D>(keys[v] + offset, low, high);
+        load_pairs(keys[v] + offset, low, high);
         for (int r = 0; r < R; ++r) {
             sum[r][v] = fma(VF::set1(q[r]), low, sum[r][v]);
             sum[r][v] = fma(VF::set1(q[rows + r]), high, sum[r][v]);
@@ -159,11 +112,11 @@ template <KVDtype D, int R>
     }
 }
 
-template <KVDtype D, int R>
+template <int R>
 [[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q,
                                                  VF (&sum)[R][kKeyVectors]) {
     for (int v = 0; v < kKeyVectors; ++v) {
-        const VF k = load_element<D>(tails[v]);
+        const VF k = VF::load_bf16(reinterpret_cast<const uint16_t*>(tails[v]));
         for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r]), k, sum[r][v]);
     }
 }
@@ -180,16 +133,23 @@ template <int R>
     }
 }
 
-// Dot products of R query rows with kKeyVectors vectors of tokens from vector `first` on; int8 keys times their scales.
-// q holds, for each step, one 32-bit unit per row (two for pairs without dot instruction), `rows` apart.
+// The queries of a row block, as prepare_query leaves them.
+struct QueryRows {
+    const float* units;   // for each step one 32-bit unit per row (two in bfloat16 without dot instruction)
+    const float* scales;  // int8: of each row
+    int64_t stride;       // units from a step to the next
+};
+
+// Dot products of R query rows with kKeyVectors vectors of tokens from vector `first` on.
 // With PREFETCH the same part of `next` is fetched into L2 (into L1 is worse: too few misses can be outstanding).
 template <KVDtype D, bool PREFETCH, int R>
-void score(const PieceView& view, const PieceView* next, int first, int head_dim, const float* q, int64_t rows,
+void score(const PieceView& view, const PieceView* next, int first, int head_dim, const QueryRows& query,
            float* scores) {
     VF sum[R][kKeyVectors];
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = VF::zero();
     const uint8_t* const* keys = view.keys + first;
+    const float* q = query.units;
     const int steps = pairs_dims(D) ? head_dim / 2 : head_dim;
     int64_t offset = 0;
     for (int i = 0; i < steps; ++i, offset += view.step_bytes) {
@@ -197,26 +157,61 @@ void score(const PieceView& view, const PieceView* next, int first, int head_dim
             for (int v = 0; v < kKeyVectors; ++v) prefetch_l2(next->keys[first + v] + offset);
         if constexpr (!pairs_dims(D)) {
             multiply_dim<R>(keys, offset, q, sum);
-            q += rows;
+            q += query.stride;
         } else {
 #if defined(OCTAVO_ISA_avx512)
-            multiply_pairs<D, R>(keys, offset, q, sum);
-            q += rows;
+            multiply_pairs<R>(keys, offset, q, sum);
+            q += query.stride;
 #else
-            multiply_pairs<D, R>(keys, offset, q, rows, sum);
-            q += 2 * rows;
+            multiply_pairs<R>(keys, offset, q, query.stride, sum);
+            q += 2 * query.stride;
 #endif
         }
     }
-    if constexpr (pairs_dims(D))
-        if (head_dim % 2) multiply_tail<D, R>(view.tails + first, q, sum);
+    if (pairs_dims(D) && head_dim % 2) multiply_tail<R>(view.tails + first, q, sum);
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v].store(scores + r * kPiece + (first + v) * VF::W);
+}
+
+template <int R>
+[[gnu::always_inline]] inline void multiply_integers(const VI (&keys)[kKeyVectors], const float* q,
+                                                     VI (&sum)[R][kKeyVectors]) {
+    for (int r = 0; r < R; ++r) {
+        int32_t pair;
+        std::memcpy(&pair, q + r, 4);
+        const VI x = VI::set1(pair);
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = dot_pairs(keys[v], x, sum[r][v]);
+    }
+}
+
+// The same for int8 keys: queries are pairs of 16-bit integers, sums are integers and exact, then times both scales.
+template <bool PREFETCH, int R>
+void score_int8(const PieceView& view, const PieceView* next, int first, int head_dim, const QueryRows& query,
+                float* scores) {
+    VI sum[R][kKeyVectors];
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = VI::zero();
+    const int steps = head_dim / 2;
+    VI k[kKeyVectors];
+    if (head_dim % 2) {
+        for (int v = 0; v < kKeyVectors; ++v)
+            k[v] = VI::load_i8_low(reinterpret_cast<const int8_t*>(view.tails[first + v]));
+        multiply_integers<R>(k, query.units + steps * query.stride, sum);
+    }
+    const float* q = query.units;
+    int64_t offset = 0;
+    for (int i = 0; i < steps; ++i, offset += view.step_bytes, q += query.stride) {
+        if constexpr (PREFETCH)
+            for (int v = 0; v < kKeyVectors; ++v) prefetch_l2(next->keys[first + v] + offset);
+        for (int v = 0; v < kKeyVectors; ++v)
+            k[v] = VI::load_i8_pairs(reinterpret_cast<const int8_t*>(view.keys[first + v] + offset));
+        multiply_integers<R>(k, q, sum);
+    }
     for (int v = 0; v < kKeyVectors; ++v) {
         const int t = (first + v) * VF::W;
-        if constexpr (D == KVDtype::kInt8) {
-            const VF scale = VF::load(view.key_scales + t);
-            for (int r = 0; r < R; ++r) sum[r][v] = sum[r][v] * scale;
-        }
-        for (int r = 0; r < R; ++r) sum[r][v].store(scores + r * kPiece + t);
+        const VF key_scale = VF::load(view.key_scales + t);
+        for (int r = 0; r < R; ++r)
+            (sum[r][v].to_float() * (key_scale * VF::set1(query.scales[r]))).store(scores + r * kPiece + t);
     }
 }
 
@@ -344,10 +339,15 @@ void weigh_all(const PieceView& view, const PieceView* next, const ValueShape& s
 
 // The instantiation for `count` rows, 1 to R.
 template <KVDtype D, bool PREFETCH, int R = kRows>
-void score_rows(int count, const PieceView& view, const PieceView* next, int first, int head_dim, const float* q,
-                int64_t rows, float* scores) {
-    if (count == R) return score<D, PREFETCH, R>(view, next, first, head_dim, q, rows, scores);
-    if constexpr (R > 1) score_rows<D, PREFETCH, R - 1>(count, view, next, first, head_dim, q, rows, scores);
+void score_rows(int count, const PieceView& view, const PieceView* next, int first, int head_dim,
+                const QueryRows& query, float* scores) {
+    if (count == R) {
+        if constexpr (D == KVDtype::kInt8)
+            return score_int8<PREFETCH, R>(view, next, first, head_dim, query, scores);
+        else
+            return score<D, PREFETCH, R>(view, next, first, head_dim, query, scores);
+    }
+    if constexpr (R > 1) score_rows<D, PREFETCH, R - 1>(count, view, next, first, head_dim, query, scores);
 }
 
 template <KVDtype D, bool PREFETCH, int R = kRows>

@@ -24,18 +24,18 @@ void write_bf16(const KVPool& kv, uint16_t* keys, int offset, const float* key, 
 
 void write_int8(const KVPool& kv, int8_t* keys, int offset, const float* key, const float* value) {
     const int64_t block_size = kv.block_size;
-    const float scales[2] = {int8_scale(key, kv.head_dim), int8_scale(value, kv.head_dim)};
+    const float scales[2] = {integer_scale(key, kv.head_dim, 127.0f), integer_scale(value, kv.head_dim, 127.0f)};
     for (int64_t i = 0; i < 2; ++i) std::memcpy(keys - scale_bytes(kv) + (i * block_size + offset) * 4, scales + i, 4);
+    int8_t* values = keys + head_elements(kv) + int64_t{offset} * kv.head_dim;
     for (int d = 0; d < kv.head_dim; d += VF::W) {
-        int8_t stored[VF::W];
         const int count = kv.head_dim - d < VF::W ? kv.head_dim - d : VF::W;
-        quantise(key + d, count, scales[0], stored);
+        int8_t stored[VF::W];
+        quantise(key + d, count, scales[0], 127.0f, stored);
         for (int i = 0; i + 1 < count; i += 2) std::memcpy(keys + (d + i) * block_size + offset * 2, stored + i, 2);
         if (count % 2) keys[(d + count - 1) * block_size + offset] = stored[count - 1];
+        quantise(value + d, count, scales[1], 127.0f, stored);
+        std::memcpy(values + d, stored, size_t(count));
     }
-    int8_t* values = keys + head_elements(kv) + int64_t{offset} * kv.head_dim;
-    for (int d = 0; d < kv.head_dim; d += VF::W)
-        quantise(value + d, kv.head_dim - d < VF::W ? kv.head_dim - d : VF::W, scales[1], values + d);
 }
 
 void write_f32(const KVPool& kv, float* keys, int offset, const float* key, const float* value) {

@@ -27,20 +27,18 @@ def rounded(x: Array, dtype: str) -> Array:
     return (to_bfloat16(x).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def int8(x: Array, head_dim: int) -> Array:
-    """float64 of what is left of vectors of head_dim as int8 with a float32 scale each, element by element."""
-    left = np.empty(x.size)
-    for start in range(0, x.size, head_dim):
-        vector = x.astype(np.float32).ravel()[start : start + head_dim]
-        scale = np.abs(vector).max() / np.float32(127)
-        stored = [0.0] * head_dim if scale == 0 else [round(float(e / scale)) for e in vector]
-        left[start : start + head_dim] = [float(scale) * s for s in stored]
-    return left.reshape(x.shape)
+def int8(x: Array, head_dim: int, limit: int = 127) -> Array:
+    """float64 of what is left of vectors of head_dim as integers with a float32 scale each."""
+    vectors = x.astype(np.float32).reshape(-1, head_dim)
+    scale = np.abs(vectors).max(axis=1, keepdims=True) / np.float32(limit)
+    stored = np.rint(vectors / np.where(scale == 0, np.float32(1), scale))
+    return (stored.astype(np.float64) * scale).reshape(x.shape)
 
 
 def kept(x: Array, dtype: str, head_dim: int) -> Array:
-    """float64 of what a KV cache keeps of x."""
-    return int8(x, head_dim) if dtype == "int8" else rounded(x, dtype)
+    """float64 of what is left of vectors of head_dim in `dtype`; int8 and int16 with scales."""
+    limits = {"int8": 127, "int16": 32767}
+    return int8(x, head_dim, limits[dtype]) if dtype in limits else rounded(x, dtype)
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:

@@ -27,14 +27,11 @@ def round_to_bfloat16(x: Array) -> Array:
     return (to_bfloat16(x).astype(np.uint32) << 16).view(np.float32)
 
 
-def quantise(x: Array) -> tuple[Array, Array]:
-    """int8 and scales of finite float32 vectors `[..., n]`, element by element as the contract says."""
-    vectors = x.reshape(-1, x.shape[-1])
-    scales = np.array([np.float32(max(abs(v))) / np.float32(127) for v in vectors], np.float32)
-    stored = [
-        [max(-127, min(127, round(float(e / s)))) if s else 0 for e in v] for v, s in zip(vectors, scales, strict=True)
-    ]
-    return np.array(stored, np.int8).reshape(x.shape), scales.reshape(*x.shape[:-1], 1)
+def quantise(x: Array, limit: int = 127) -> tuple[Array, Array]:
+    """Integers and scales of finite float32 vectors `[..., n]`: with 127, what the contract says of int8."""
+    scale = np.abs(x).max(axis=-1, keepdims=True) / np.float32(limit)
+    quotient = np.divide(x, scale, out=np.zeros_like(x), where=scale > 0)
+    return np.clip(np.rint(quotient), -limit, limit).astype(np.int16), scale
 
 
 def dequantise(stored: Array, scales: Array) -> Array:
@@ -151,6 +148,14 @@ class PagedSequences:
         assert (out[[0, -1]] == 12345.0).all() and (out[:, :2] == 12345.0).all() and (out[:, -3:] == 12345.0).all()
         return [out[1:-1, 2:-3][a:b].copy() for a, b in itertools.pairwise(start)]
 
+    def rounded_queries(self, queries: Array) -> Array:
+        """As the kernels multiply them."""
+        if self.dtype == "int8":
+            limit = min(2**15 - 1, (2**31 - 1) // 127 // self.head_dim)
+            return dequantise(*quantise(queries.reshape(-1, self.head_dim), limit)).reshape(queries.shape)
+        # The bf16 dot instruction takes bf16 queries; the other paths keep them in float32.
+        return round_to_bfloat16(queries) if self.isa == "avx512" and self.dtype == "bfloat16" else queries
+
     def expect(self, row: int, queries: Array, num_heads: int, *, end: int | None = None, window: int = 0) -> Array:
         """The textbook formula in float64 for the last tokens of the first `end` of a row."""
         end = self.lengths[row] if end is None else end
@@ -160,9 +165,7 @@ class PagedSequences:
             np.repeat(self.stored(x[row])[:end].reshape(shape).astype(np.float64), group, axis=1)
             for x in (self.keys, self.values)
         )
-        # The bf16 dot instruction takes bf16 queries; the other paths keep them in float32.
-        rounds = self.isa == "avx512" and self.dtype != "float32"
-        q = (round_to_bfloat16(queries) if rounds else queries).astype(np.float64)
+        q = self.rounded_queries(queries).astype(np.float64)
         scores = np.einsum("qhd,khd->hqk", q.reshape(-1, num_heads, self.head_dim), keys) * self.head_dim**-0.5
         position = np.arange(end - len(queries), end)[:, None]
         token = np.arange(end)

@@ -229,6 +229,18 @@ def test_int8_is_stored_value_by_value(isa: str, head_dim: int, block_size: int)
 
 
 @pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("head_dim", [516, 517, 2048, 4097])
+def test_int8_sums_stay_within_32_bits(isa: str, head_dim: int) -> None:
+    """Every product as large as can be, and of one sign."""
+    s = PagedSequences([140], isa=isa, dtype="int8", head_dim=head_dim, num_kv_heads=1)
+    s.keys[0][:] = np.linspace(-1, 1, 140, dtype=np.float32)[:, None]
+    s.write(0, 0, 140)
+    queries = np.full((3, head_dim), 0.1, np.float32)
+    (output,) = s.attend([(0, queries)], 1)
+    check(output, s.expect(0, queries, 1))
+
+
+@pytest.mark.parametrize("isa", PATHS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 8, 16])
 def test_what_is_not_finite_stays_so_in_int8(isa: str, bad: float, place: int) -> None:
