@@ -7,8 +7,9 @@ from typing import Any
 
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_spec import KVGroup, KVSpec
+from octavo.core.scheduler import ScheduledStep
 from octavo.core.step import StepPlan, StepResult
-from octavo.messages import EngineRequest, SamplingParams, TokenDelta
+from octavo.messages import PUBLIC_TENANT, EngineRequest, SamplingParams, TokenDelta
 
 
 def spec(block_size: int = 4, windows: tuple[int | None, ...] = (None,)) -> KVSpec:
@@ -16,14 +17,23 @@ def spec(block_size: int = 4, windows: tuple[int | None, ...] = (None,)) -> KVSp
     return KVSpec(groups=groups, block_size=block_size, bytes_per_block=1)
 
 
-def request(request_id: int = 1, num_prompt: int = 5, max_tokens: int = 4, **changes: Any) -> EngineRequest:
+def prompt(request_id: int, num_tokens: int) -> list[int]:
+    """Tokens that no other request's prompt begins with."""
+    return [1000 * request_id + 10 + i for i in range(num_tokens)]
+
+
+def request(request_id: int = 1, num_prompt: int | None = None, max_tokens: int = 4, **changes: Any) -> EngineRequest:
+    """A request whose prompt is its own, if `token_ids` does not say otherwise."""
+    token_ids = changes.pop("token_ids", None)
+    if token_ids is None:
+        token_ids = prompt(request_id, 5 if num_prompt is None else num_prompt)
     sampling = {
         name: changes.pop(name) for name in list(changes) if name in SamplingParams.__struct_fields__ and name != "seed"
     }
     fields: dict[str, Any] = {
         "request_id": request_id,
-        "token_ids": list(range(10, 10 + num_prompt)),
-        "num_prompt_tokens": num_prompt,
+        "token_ids": token_ids,
+        "num_prompt_tokens": len(token_ids) if num_prompt is None else num_prompt,
         "sampling": SamplingParams(**{"max_tokens": max_tokens, **sampling}),
         "seed": 7,
         "max_tokens": max_tokens,
@@ -61,6 +71,41 @@ class ScriptedExecutor:
 def engine(executor: ScriptedExecutor | None = None, depth: int = 1, **settings: Any) -> EngineCore:
     defaults: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
     return EngineCore(executor or ScriptedExecutor(), **{**defaults, **settings}, depth=depth)
+
+
+def publish(request_id: int, token_ids: list[int], name: str) -> EngineRequest:
+    """A request to keep a text for every tenant."""
+    return request(request_id, token_ids=token_ids, max_tokens=0, tenant=PUBLIC_TENANT, publish=name)
+
+
+def run(core: EngineCore, *requests: EngineRequest) -> list[TokenDelta]:
+    """Queue requests and step until idle."""
+    for source in requests:
+        core.add(source)
+    return drain(core)
+
+
+def preempt(core: EngineCore, request_id: int) -> None:
+    """Take the row and blocks of a request that runs, as if somebody older needed them."""
+    scheduler = core._scheduler
+    gang = [s for s in scheduler.running.values() if s.request_id == request_id]
+    scheduler._preempt(gang, StepPlan(scheduler.rows.last_planned + 1, [], [], [], [], [], []))
+
+
+def preempt_next(core: EngineCore, request_id: int) -> None:
+    """The same by the next plan, by swap if that is the engine's way."""
+    scheduler = core._scheduler
+    choose = scheduler._choose_running
+
+    def once(step: ScheduledStep) -> bool:
+        del scheduler.__dict__["_choose_running"]
+        gang = [s for s in scheduler.running.values() if s.request_id == request_id]
+        if gang:
+            scheduler._preempt(gang, step.plan)
+        choose(step)
+        return False
+
+    scheduler.__dict__["_choose_running"] = once
 
 
 def drain(core: EngineCore, limit: int = 500) -> list[TokenDelta]:

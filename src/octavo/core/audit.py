@@ -1,13 +1,13 @@
 """Is every block where the books say? The invariants of block memory, checked by walking everything.
 
 Each check yields one sentence per broken promise. Nothing is changed and nothing is raised, so that an audit can run
-on a live engine. `repair` makes the books agree again with what the sequences hold.
+on a live engine. `core.repair` makes the books agree again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from octavo.core.accounts import Account, Accounts
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
@@ -22,71 +22,31 @@ def broken_invariants(scheduler: Scheduler, accounts: Accounts) -> list[str]:
     """All broken invariants, one sentence each."""
     kv = scheduler.kv
     return [
-        *_pool(kv.pool, _references(scheduler)),
+        *_pool(kv.pool, references(scheduler)),
         *_index(kv.index, kv.pool),
         *_accounts(scheduler, accounts),
         *_rows(scheduler),
         *_places(scheduler),
         *_host(scheduler),
-        *(broken for sequence in scheduler.running.values() for broken in _running(sequence, kv)),
-        *(broken for sequence in _waiting_sequences(scheduler) for broken in _waiting(sequence)),
+        *(broken for sequence in resident(scheduler) for broken in _running(sequence, kv)),
+        *(broken for sequence in waiting_sequences(scheduler) for broken in _waiting(sequence)),
     ]
 
 
-def repair(scheduler: Scheduler, accounts: Accounts) -> None:
-    """Make counts, orders and accounts agree with what tables, quarantine and published prefixes name.
-
-    A block that nobody names is given back; nothing that anybody names is taken away.
-    """
-    pool = scheduler.kv.pool
-    references = _references(scheduler)
-    cached = set(pool.cached)
-    free = set(pool.free_blocks())
-    for block_id in range(1, pool.num_blocks + 1):
-        count = references[block_id]
-        if count and (block_id in cached or block_id in free):
-            pool.take_back(block_id, accounts.open(_owner_of(scheduler, block_id).tenant))
-        elif not count and block_id not in cached and block_id not in free:
-            pool.ref_count[block_id] = 1
-            pool.owner[block_id] = pool.owner[block_id] or next(iter(accounts))
-            pool.release([block_id])
-        pool.ref_count[block_id] = count
-    held: Counter[Account | None] = Counter()
-    idle: Counter[Account | None] = Counter()
-    for block_id, owner in enumerate(pool.owner):
-        (held if pool.ref_count[block_id] else idle)[owner] += 1
-    for account in accounts:
-        account.num_held_blocks, account.num_cached_blocks = held[account], idle[account]
-    promised: Counter[Account] = Counter()
-    for sequence in _resident(scheduler):
-        promised[sequence.account] += sequence.num_promised_blocks
-    for account in accounts:
-        account.num_promised_blocks = promised[account]
-    scheduler.kv.num_promised_blocks = promised.total()
-
-
-def _owner_of(scheduler: Scheduler, block_id: int) -> Account:
-    """Whoever names a block, to be charged for it."""
-    for sequence in _resident(scheduler):
-        if any(block_id in table for table in sequence.block_tables):
-            return sequence.account
-    return Account("(unknown)")
-
-
-def _resident(scheduler: Scheduler) -> list[Sequence]:
+def resident(scheduler: Scheduler) -> list[Sequence]:
     """Sequences that have a row."""
     return [*scheduler.running.values(), *scheduler.swapping.arriving]
 
 
-def _waiting_sequences(scheduler: Scheduler) -> list[Sequence]:
+def waiting_sequences(scheduler: Scheduler) -> list[Sequence]:
     unborn = [s for request in scheduler.requests.values() for s in request.unborn.values()]
     return [*scheduler.waiting, *scheduler.in_flight, *unborn]
 
 
-def _references(scheduler: Scheduler) -> Counter[int]:
+def references(scheduler: Scheduler) -> Counter[int]:
     """How often tables, the quarantine and published prefixes name each block."""
     references: Counter[int] = Counter()
-    for sequence in _resident(scheduler):
+    for sequence in resident(scheduler):
         for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True):
             references.update(table[first:])
     for retired in scheduler.rows.quarantine:
@@ -94,6 +54,11 @@ def _references(scheduler: Scheduler) -> Counter[int]:
     for blocks in scheduler.published:
         references.update(blocks)
     return references
+
+
+def host_references(sequences: Iterable[Sequence]) -> Counter[int]:
+    """How often swapped and arriving sequences name each host slot."""
+    return Counter(slot for s in sequences for table in s.host_tables for slot in table if slot != NO_SLOT)
 
 
 def _name(sequence: Sequence) -> str:
@@ -152,13 +117,15 @@ def _accounts(scheduler: Scheduler, accounts: Accounts) -> Iterator[str]:
     for block_id, owner in enumerate(pool.owner):
         (held if pool.ref_count[block_id] else cached)[owner] += 1
     promised: Counter[Account] = Counter()
-    for sequence in _resident(scheduler):
+    for sequence in resident(scheduler):
         promised[sequence.account] += sequence.num_promised_blocks
+    on_host = Counter(scheduler.slots.owners())
     for account in accounts:
         for name, found, booked in (
             ("holds", held[account], account.num_held_blocks),
             ("has cached", cached[account], account.num_cached_blocks),
             ("was promised", promised[account], account.num_promised_blocks),
+            ("keeps on the host", on_host[account], account.num_host_blocks),
         ):
             if found != booked:
                 yield f"tenant {account.tenant!r} {name} {found} blocks, and its account says {booked}"
@@ -180,20 +147,14 @@ def _rows(scheduler: Scheduler) -> Iterator[str]:
             yield f"row {row} has {rows[row]} owners"
     for row in set(held.released) - set(held.free) - scheduler.beams.untold_rows:
         yield f"row {row} waits to be named as released and is not free"
-    groups = {
-        sequence.beams
-        for request in scheduler.requests.values()
-        for sequence in request.sequences.values()
-        if sequence.beams is not None
-    }
-    reserved = sum(group.num_reserved_rows for group in groups)
+    reserved = sum(group.num_reserved_rows for group in scheduler.beam_groups())
     if reserved != held.num_reserved:
         yield f"{held.num_reserved} rows are reserved and beams have reserved {reserved}"
 
 
 def _places(scheduler: Scheduler) -> Iterator[str]:
     """Every unfinished sequence runs or waits, once, and nobody else does."""
-    places = Counter([*_resident(scheduler), *_waiting_sequences(scheduler)])
+    places = Counter([*resident(scheduler), *waiting_sequences(scheduler)])
     for request in scheduler.requests.values():
         for sequence in request.sequences.values():
             times = places.pop(sequence, 0)
@@ -207,33 +168,47 @@ def _places(scheduler: Scheduler) -> Iterator[str]:
 
 def _host(scheduler: Scheduler) -> Iterator[str]:
     """A slot's count is the number of names it has among swapped and arriving sequences."""
-    references: Counter[int] = Counter()
-    for sequence in [*scheduler.waiting, *scheduler.swapping.arriving]:
-        for table in sequence.host_tables:
-            references.update(slot for slot in table if slot != NO_SLOT)
+    names = host_references([*scheduler.waiting, *scheduler.swapping.arriving])
     counts = scheduler.slots.ref_count
-    for slot in references.keys() | counts.keys():
-        if references[slot] != counts.get(slot, 0):
-            yield f"host slot {slot} has reference count {counts.get(slot, 0)}, and {references[slot]} names"
+    for slot in names.keys() | counts.keys():
+        if names[slot] != counts.get(slot, 0):
+            yield f"host slot {slot} has reference count {counts.get(slot, 0)}, and {names[slot]} names"
     if len(counts) + scheduler.slots.num_free != scheduler.slots.count:
         yield f"{len(counts)} used and {scheduler.slots.num_free} free host slots do not add up"
 
 
 def _running(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
-    """A running sequence has a slot for each computed token, nothing below its window, and writes to no block that
-    others may find."""
+    """A running sequence has a row, and writes to no block that others may find."""
     name = _name(sequence)
     if sequence.status is not SequenceStatus.RUNNING or sequence.row == NO_ROW:
         yield f"{name} runs in row {sequence.row} with status {sequence.status.value}"
+    yield from progress_damage(sequence, kv)
+    yield from table_damage(sequence, kv)
+    if sequence.num_computed_tokens < sequence.num_slots:
+        for table in filter(None, sequence.block_tables):
+            if kv.pool.ref_count[table[-1]] != 1 or kv.pool.content[table[-1]] is not None:
+                yield f"{name} writes to block {table[-1]}, which others may read"
+
+
+def progress_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
+    """A sequence that runs or arrives has computed some of its known tokens, and has a slot for each."""
+    name, num_computed = _name(sequence), sequence.num_computed_tokens
+    num_known = len(sequence.source.token_ids) + len(sequence.answer)
     most = sequence.num_tokens if sequence.beams is not None else sequence.num_tokens - 1
-    if not 0 < sequence.num_computed_tokens <= most < sequence.max_num_tokens:
+    if not 0 < num_computed <= min(most, num_known) or not most < sequence.max_num_tokens:
         yield (
-            f"{name} has computed {sequence.num_computed_tokens} of {sequence.num_tokens} tokens, "
+            f"{name} has computed {num_computed} of {sequence.num_tokens} tokens, {num_known} known, "
             f"at most {sequence.max_num_tokens}"
         )
+    columns = kv.spec.blocks_per_tokens(num_computed)
+    if sequence.num_slots not in (columns * kv.block_size, num_computed):
+        yield f"{name} has {sequence.num_slots} slots for {num_computed} computed tokens"
+
+
+def table_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
+    """It has a column for each computed token in each group, and nothing below the group's window."""
+    name = _name(sequence)
     columns = kv.spec.blocks_per_tokens(sequence.num_computed_tokens)
-    if sequence.num_slots not in (columns * kv.block_size, sequence.num_computed_tokens):
-        yield f"{name} has {sequence.num_slots} slots for {sequence.num_computed_tokens} computed tokens"
     for g, group in enumerate(kv.spec.groups):
         table, first = sequence.block_tables[g], sequence.first_columns[g]
         lowest = 0 if group.window is None else max(0, sequence.last_start - group.window + 1) // kv.block_size
@@ -241,9 +216,6 @@ def _running(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
             yield f"{name} has {len(table)} columns in group {g} for {sequence.num_computed_tokens} computed tokens"
         if first > lowest or any(table[:first]) or NULL_BLOCK in table[first:]:
             yield f"{name} lacks blocks inside its window in group {g}: {first} columns of {table} left it"
-        writes = bool(table) and sequence.num_computed_tokens < sequence.num_slots
-        if writes and (kv.pool.ref_count[table[-1]] != 1 or kv.pool.content[table[-1]] is not None):
-            yield f"{name} writes to block {table[-1]}, which others may read"
 
 
 def _waiting(sequence: Sequence) -> Iterator[str]:

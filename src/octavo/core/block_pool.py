@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from octavo.core.accounts import Account
@@ -159,14 +160,37 @@ class BlockPool:
             self.since_s[block_id] = self.now_s
             self._put_free(block_id)
 
-    def take_back(self, block_id: int, account: Account) -> None:
-        """Hold a block that is in the orders of free or cached blocks although somebody names it; for repairs."""
-        if block_id in self.cached:
+    def rebuild(self, names: Counter[int], payer: Callable[[int], Account]) -> None:
+        """Make counts, owners and orders follow from who names which block and what is known of it; for repairs.
+
+        Args:
+            names: Block to the number of its names.
+            payer: Gives the account to charge for a block that has none.
+        """
+        was_free = set(self.free_blocks())
+        in_order = list(self.cached)
+        for block_id in in_order:
             self.cached.remove(block_id)
-        else:
-            self._free.remove(block_id)
-        self.owner[block_id] = self.owner[block_id] or account
-        self.since_s[block_id] = self.now_s
+        blocks = range(1, len(self.owner))
+        self.ref_count = [0, *(names[block_id] for block_id in blocks)]
+        self.content[NULL_BLOCK] = self.owner[NULL_BLOCK] = None
+        used = set(filter(names.__getitem__, blocks))
+        for block_id in dict.fromkeys([*in_order, *blocks]):
+            content = self.content[block_id]
+            if content is not None and block_id not in used:
+                self.cached.put(block_id, content)
+        used |= set(self.cached)
+        for block_id in used:
+            self.owner[block_id] = self.owner[block_id] or payer(block_id)
+        self.freed = [block_id for block_id in self.freed if block_id not in used]
+        self._untouched = max(self._untouched, max(used, default=0) + 1)
+        self._free = []
+        for block_id in range(self._untouched - 1, 0, -1):
+            if block_id not in used:
+                self.owner[block_id] = None
+                self._free.append(block_id)
+                if self.erases and block_id not in was_free:
+                    self.freed.append(block_id)
 
     def take_freed(self) -> list[int]:
         """The blocks to zero, once: all that were freed since the last call, whether in use again or not."""

@@ -6,7 +6,6 @@ from collections import deque
 
 from octavo.core.accounts import Accounts
 from octavo.core.audit import broken_invariants
-from octavo.core.audit import repair as repair_books
 from octavo.core.beam_group import BeamGroup
 from octavo.core.block_keys import ModelFingerprint
 from octavo.core.block_pool import BlockPool
@@ -15,6 +14,7 @@ from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.kv_report import kv_blocks, kv_stats, pinned_blocks
 from octavo.core.preemption import WAYS
 from octavo.core.prefix_index import PrefixIndex
+from octavo.core.repair import repair as repair_books
 from octavo.core.request import Sequence, make_sequences, stop_tokens_of
 from octavo.core.scheduler import ScheduledStep, Scheduler
 from octavo.core.step import Executor, StepHandle
@@ -213,10 +213,6 @@ class EngineCore:
             num_errors=scheduler.num_errors,
         )
 
-    def tell_time(self, now_s: float) -> None:
-        """Let ages be counted up to now, on the clock of `step`; an idle engine makes no steps."""
-        self._pool.now_s = now_s
-
     def kv_stats(self) -> KVStats:
         """Where every block is, in all and per tenant."""
         return kv_stats(self._scheduler, self.accounts, self._kv.spec.bytes_per_block)
@@ -245,11 +241,11 @@ class EngineCore:
         Walks everything, so it takes time that grows with the pool: for tests and for people.
 
         Args:
-            repair: Also make counts, orders and accounts agree with what the sequences hold.
+            repair: Also make the books right again; see `core.repair`.
         """
         broken = broken_invariants(self._scheduler, self.accounts)
         if broken and repair:
-            repair_books(self._scheduler, self.accounts)
+            repair_books(self._scheduler, self.accounts, [step for step, _ in self._in_flight])
         return broken
 
     def _check(self, request: EngineRequest) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
 from octavo.core.accounts import Account
 from octavo.errors import InvariantError
 
@@ -60,6 +63,23 @@ class HostSlots:
             self._owner.pop(slot).num_host_blocks -= 1
             self.discards.append(slot)
             self._free.append(slot)
+
+    def owners(self) -> Iterable[Account]:
+        """Of each slot in use; for audits."""
+        return self._owner.values()
+
+    def rebuild(self, names: Counter[int], payers: Mapping[int, Account]) -> None:
+        """Make counts and free slots follow from who names which slot; for repairs.
+
+        Args:
+            names: Slot to the number of its names.
+            payers: Slot to the account of one who names it.
+        """
+        self.discards += [slot for slot in self.ref_count if slot not in names]
+        self.ref_count = dict(names)
+        self._owner = {slot: self._owner.get(slot, payers[slot]) for slot in names}
+        self._untouched = max([self._untouched, *(slot + 1 for slot in names)])
+        self._free = [slot for slot in range(self._untouched) if slot not in names]
 
     def take_discards(self) -> list[int]:
         discards, self.discards = self.discards, []

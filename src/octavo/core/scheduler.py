@@ -180,7 +180,7 @@ class Scheduler:
         sequence.move_to(SequenceStatus.FINISHED)
         del request.sequences[sequence.index]
         if request.leader is sequence:
-            self._pass_on(request)
+            self.pass_on(request)
         if not request.sequences:
             del self.requests[sequence.request_id]
             if sequence.beams is not None:
@@ -197,12 +197,17 @@ class Scheduler:
             row, sequence.row = sequence.row, NO_ROW
             self.rows.retire(row, self.kv.detach(sequence))
 
+    def beam_groups(self) -> list[BeamGroup]:
+        """Of the requests that search."""
+        leaders = [next(iter(request.sequences.values())) for request in self.requests.values()]
+        return [leader.beams for leader in leaders if leader.beams is not None]
+
     def wake(self, sequences: list[Sequence]) -> None:
         """Sequences wait no more for another's prefix."""
         for sequence in sequences:
             self.waiting.put(sequence)
 
-    def _pass_on(self, request: Request) -> None:
+    def pass_on(self, request: Request) -> None:
         """The leader is gone before the prompt was computed: the next one computes it."""
         request.leader = None
         for index in request.unborn:
@@ -308,7 +313,7 @@ class Scheduler:
         self.num_preemptions += len(gang)
         num_tokens = sum(sequence.num_computed_tokens for sequence in gang)
         beams = gang[0].beams
-        if self._swaps(gang, num_tokens):
+        if self._way.swaps(self.swapping.num_blocks(gang), num_tokens) and self.swapping.has_room(gang):
             self.num_swap_preemptions += len(gang)
             for sequence in gang:
                 del self.running[sequence.row]
@@ -326,15 +331,6 @@ class Scheduler:
                 sequence.forget_blocks()
                 sequence.move_to(SequenceStatus.PREEMPTED)
                 self.waiting.put(sequence)
-
-    def _swaps(self, gang: list[Sequence], num_tokens: int) -> bool:
-        """Whether a gang leaves for the host.
-
-        Not if it reads published blocks: it would come back with copies of its own, and may not fit beside them.
-        """
-        if any(sequence.lineage is not None and sequence.lineage.public for sequence in gang):
-            return False
-        return self._way.swaps(self.swapping.num_blocks(gang), num_tokens) and self.swapping.has_room(gang)
 
     def _admit_waiting(self, step: ScheduledStep) -> None:
         # A preempted sequence may still wait for a token from a plan in flight, but not here: the plan that preempted
@@ -359,7 +355,7 @@ class Scheduler:
     def _give_up(self, sequence: Sequence) -> None:
         """A sequence does not fit, though nobody else is there."""
         if sequence.status is SequenceStatus.SWAPPED:
-            self._lost(self.swapping.lose(sequence))
+            self.lost(self.swapping.lose(sequence))
             return
         request = self.requests[sequence.request_id]
         why = (
@@ -552,11 +548,11 @@ class Scheduler:
         arrived, lost = self.swapping.applied(plan, result)
         for sequence in arrived:
             self.run(sequence)
-        self._lost(lost)
+        self.lost(lost)
         groups = {s.beams for s in arrived if s.beams is not None and s.status is SequenceStatus.RUNNING}
         return [delta for group in groups for delta in self.beams.take_turn(group)]
 
-    def _lost(self, sequences: list[Sequence]) -> None:
+    def lost(self, sequences: list[Sequence]) -> None:
         """Sequences lost what they had swapped: they compute it again."""
         self.wake(sequences)
         for group in {s.beams for s in sequences if s.beams is not None}:
