@@ -59,7 +59,7 @@ test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
 
-# 200 000 operations times SIZE, on all processors. Each run draws other histories; one that fails says its seed.
+# 200 000 operations times SIZE; 100 takes an hour or two. Each run draws other histories; one that fails says its seed.
 SIZE ?= 100
 soak: export OCTAVO_SOAK = $(SIZE)
 soak: $(VENV)/.test  ## random histories of the core on tagged memory: 20 million operations, or SIZE=1 for 200 000

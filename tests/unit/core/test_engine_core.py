@@ -10,7 +10,7 @@ import pytest
 from octavo.core.step import PromptLogprobs, StepPlan, StepResult
 from octavo.errors import ConfigError, ContextLengthError, InvariantError, RequestError
 from octavo.messages import TokenLogprobs
-from support.core_scripts import ScriptedExecutor, drain, engine, request, spec, tokens_of
+from support.core_scripts import ScriptedExecutor, drain, engine, preempt, request, spec, tokens_of
 
 
 def known(token: int) -> TokenLogprobs:
@@ -143,8 +143,12 @@ def test_n_sequences_are_drawn_apart() -> None:
     core = engine(executor)
     core.add(request(n=3, num_prompt=4, max_tokens=1, first_index=1))
     assert sorted(d.index for d in drain(core)) == [1, 2, 3]
-    setups = [setup for plan in executor.plans for setup in plan.setups]
-    assert [(setup.seed, setup.sequence_index) for setup in setups] == [(7, 1), (7, 2), (7, 3)]
+    (setup,) = executor.plans[0].setups
+    assert (setup.seed, setup.sequence_index) == (7, 1)
+    assert [(fork.source_row, fork.sequence_index) for fork in executor.plans[0].forks] == [
+        (setup.row, 2),
+        (setup.row, 3),
+    ]
     assert core.stats().num_prompt_tokens == 4, "one request, one prompt"
 
 
@@ -174,11 +178,11 @@ def test_prompt_logprobs_begin_with_none_and_come_once() -> None:
     core.add(request(num_prompt=6, max_tokens=3, prompt_logprobs=0))
     executor.answer = lambda plan: prompt_scores(plan, 1, [11, 12, 13, 14])
     deltas = core.step(0.0)
-    core._scheduler._preempt(core._scheduler.running[0])
+    preempt(core, 1)
     assert core.step(0.0) == [], "the same positions again"
     executor.answer = lambda plan: prompt_scores(plan, 4, [14, 15])
     deltas += core.step(0.0)
-    core._scheduler._preempt(core._scheduler.running[0])
+    preempt(core, 1)
     executor.answer = lambda plan: prompt_scores(plan, 1, [11]) if plan.rows else StepResult(plan.step_id, [])
     deltas += drain(core)
     asked = [setup.sampling.prompt_logprobs for plan in executor.plans for setup in plan.setups]
@@ -264,7 +268,7 @@ def test_another_plans_result_is_an_invariant_error(answer: tuple[int, list[int]
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_an_abort_frees_blocks_within_two_steps_and_emits_nothing(depth: int) -> None:
-    core = engine(depth=depth, max_num_seqs=2)
+    core = engine(depth=depth, max_num_seqs=2, enable_prefix_caching=False)
     core.add(request(1, n=3, max_tokens=20))
     core.step(0.0)
     core.step(0.0)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.core.accounts import Accounts
+from octavo.core.block_keys import ModelFingerprint
 from octavo.core.block_pool import BlockPool
-from octavo.core.kv_cache_manager import KVCacheManager, TableGrowth
+from octavo.core.kv_cache_manager import KVCacheManager
+from octavo.core.prefix_index import PrefixIndex
 from octavo.core.request import Sequence, make_sequences
+from octavo.core.step import StepPlan
 from support.core_scripts import request, spec
 
 
@@ -19,14 +24,28 @@ def manager(
     block_size: int = 4,
     max_chunk: int = 8,
     depth: int = 1,
+    caching: bool = False,
 ) -> KVCacheManager:
-    return KVCacheManager(spec(block_size, windows), BlockPool(num_blocks + 1), max_chunk=max_chunk, depth=depth)
+    kinds = spec(block_size, windows)
+    model = ModelFingerprint(weights="", kv_dtype="", block_size=block_size, layout_version=1, kernel_path="")
+    index = PrefixIndex(kinds, model, bytes(16)) if caching else None
+    return KVCacheManager(kinds, BlockPool(num_blocks + 1), index, max_chunk=max_chunk, depth=depth)
 
 
-def sequence(kv: KVCacheManager, num_prompt: int = 10) -> Sequence:
-    (made,) = make_sequences(request(num_prompt=num_prompt), 0, kv.spec.num_groups, Accounts().open("red"))
-    made.row = 3
+def sequence(kv: KVCacheManager, num_prompt: int = 10, row: int = 3, **changes: Any) -> Sequence:
+    (made,) = make_sequences(request(num_prompt=num_prompt, **changes), 0, kv.num_groups, Accounts().open("red"))
+    made.row = row
+    kv.identify(made)
     return made
+
+
+def plan() -> StepPlan:
+    return StepPlan(1, [], [], [], [], [], [])
+
+
+def admit(kv: KVCacheManager, made: Sequence, budget: int, into: StepPlan | None = None) -> int:
+    """Admit after a look-up, as the scheduler does."""
+    return kv.admit(made, kv.match(made), budget, into or plan())
 
 
 def compute(made: Sequence, end: int) -> None:
@@ -36,9 +55,9 @@ def compute(made: Sequence, end: int) -> None:
 
 def test_admission_promises_the_prefill_and_binds_the_first_chunk() -> None:
     kv = manager()
-    made, growth = sequence(kv, num_prompt=10), TableGrowth()
-    assert kv.admit(made, 5, growth)
-    assert growth == [(0, 3, 0, 1), (0, 3, 1, 2)]
+    made, step = sequence(kv, num_prompt=10), plan()
+    assert admit(kv, made, 5, step) == 5
+    assert step.table_growth == [(0, 3, 0, 2), (0, 3, 1, 1)]
     assert (made.num_slots, made.num_promised_blocks, kv.num_promised_blocks) == (8, 1, 1)
     assert (made.account.num_held_blocks, made.account.num_promised_blocks) == (2, 1)
     assert kv.num_available_blocks == 20 - 3
@@ -47,47 +66,47 @@ def test_admission_promises_the_prefill_and_binds_the_first_chunk() -> None:
 def test_a_promise_is_used_up_by_later_chunks() -> None:
     kv = manager(num_blocks=3)
     made = sequence(kv, num_prompt=10)
-    assert kv.admit(made, 5, [])
+    assert admit(kv, made, 5)
     assert kv.num_available_blocks == 0
     compute(made, 5)
-    assert kv.grow(made, 10, [])
+    assert kv.grow(made, 10, plan())
     assert (made.num_promised_blocks, kv.num_promised_blocks, made.num_held_blocks) == (0, 0, 3)
 
 
 def test_nobody_else_gets_a_promised_block() -> None:
     kv = manager(num_blocks=3)
     first, second = sequence(kv, num_prompt=10), sequence(kv, num_prompt=4)
-    assert kv.admit(first, 4, [])
-    growth: TableGrowth = []
-    assert not kv.admit(second, 4, growth)
-    assert (growth, second.num_held_blocks, second.num_promised_blocks) == ([], 0, 0)
+    assert admit(kv, first, 4)
+    step = plan()
+    assert admit(kv, second, 4, step) == 0
+    assert (step, second.num_held_blocks, second.num_promised_blocks) == (plan(), 0, 0)
     assert kv.pool.num_free == 2
 
 
 def test_growth_without_room_changes_nothing() -> None:
     kv = manager(num_blocks=3, windows=(None, None))
     made = sequence(kv, num_prompt=4)
-    assert kv.admit(made, 4, [])
+    assert admit(kv, made, 4)
     compute(made, 4)
-    growth: TableGrowth = []
+    step = plan()
     assert kv.shortage(made, 5) == 1
-    assert not kv.grow(made, 5, growth)
-    assert (growth, made.num_slots, kv.pool.num_free) == ([], 4, 1)
+    assert not kv.grow(made, 5, step)
+    assert (step, made.num_slots, kv.pool.num_free) == (plan(), 4, 1)
 
 
 def test_blocks_below_the_window_are_returned_when_the_sequence_grows() -> None:
     kv = manager(windows=(None, 6))
     made = sequence(kv, num_prompt=8)
-    assert kv.admit(made, 8, [])
+    assert admit(kv, made, 8)
     for end in range(9, 13):
         compute(made, end - 1)
-        growth: TableGrowth = []
-        assert end <= made.num_slots or kv.grow(made, end, growth)
+        assert end <= made.num_slots or kv.grow(made, end, plan())
     assert made.block_tables[1][0] != 0, "token 12 still sees token 7, and the block was full when 9 was computed"
     compute(made, 12)
-    growth = []
+    step = plan()
     held = made.block_tables[1][0]
-    assert kv.grow(made, 13, growth)
+    assert kv.grow(made, 13, step)
+    growth = step.table_growth
     assert growth[0] == (1, 3, 0, 0), "token 12 sees 7 .. 12; block 0 holds 0 .. 3"
     assert made.first_columns == [0, 1] and made.block_tables[1][0] == 0
     assert held in {entry[3] for entry in growth[1:]}, "the returned block is there to be used again"
@@ -99,11 +118,11 @@ def test_with_plans_that_overlap_a_window_is_left_one_plan_later() -> None:
     left = []
     for kv in (early, late):
         made = sequence(kv, num_prompt=16)
-        assert kv.admit(made, 8, [])
+        assert admit(kv, made, 8)
         compute(made, 8)
-        assert kv.grow(made, 12, [])
+        assert kv.grow(made, 12, plan())
         compute(made, 12)
-        assert kv.grow(made, 16, [])
+        assert kv.grow(made, 16, plan())
         left.append(made.first_columns[0])
     assert left == [2, 1]
 
@@ -111,9 +130,9 @@ def test_with_plans_that_overlap_a_window_is_left_one_plan_later() -> None:
 def test_detach_takes_everything_and_frees_nothing() -> None:
     kv = manager(windows=(None, 1))
     made = sequence(kv, num_prompt=14)
-    assert kv.admit(made, 8, [])
+    assert admit(kv, made, 8)
     compute(made, 8)
-    assert kv.grow(made, 9, [])
+    assert kv.grow(made, 9, plan())
     num_free = kv.pool.num_free
     block_ids = kv.detach(made)
     assert 0 not in block_ids and len(set(block_ids)) == 4
@@ -128,7 +147,7 @@ def test_faults_are_counted_by_cause() -> None:
     kv = manager(windows=(None, None))
     made = sequence(kv, num_prompt=10)
     made.num_lost_tokens = 6
-    assert kv.admit(made, 10, [])
+    assert admit(kv, made, 10)
     assert (made.account.num_recompute_faults, made.account.num_allocation_faults) == (2 * 2, 1 * 2)
 
 
@@ -149,11 +168,11 @@ def test_the_reserve_is_never_exceeded(
     kv.pool = BlockPool(peak + 1)
     made = sequence(kv, num_prompt=num_tokens)
     end = data.draw(st.integers(1, min(max_chunk, num_tokens)))
-    assert kv.admit(made, end, [])
+    assert admit(kv, made, end)
     compute(made, end)
     while end < num_tokens:
         end = data.draw(st.integers(end + 1, min(end + max_chunk, num_tokens)))
-        assert end <= made.num_slots or kv.grow(made, end, [])
+        assert end <= made.num_slots or kv.grow(made, end, plan())
         assert made.num_held_blocks + made.num_promised_blocks <= peak
         compute(made, end)
     assert made.num_promised_blocks == 0

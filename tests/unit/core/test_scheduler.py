@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.core_scripts import ScriptedExecutor, drain, engine, request, spec, tokens_of
+from support.core_scripts import ScriptedExecutor, drain, engine, prompt, request, spec, tokens_of
 
 
 def test_a_prompt_is_computed_and_then_one_token_per_step() -> None:
@@ -19,7 +19,7 @@ def test_a_prompt_is_computed_and_then_one_token_per_step() -> None:
     setup = executor.plans[0].setups[0]
     assert (setup.row, setup.token_ids, setup.num_prompt_tokens, setup.num_computed_tokens) == (
         0,
-        [*range(10, 15)],
+        prompt(1, 5),
         5,
         0,
     )
@@ -70,7 +70,7 @@ def test_the_latest_arrival_gives_way_and_a_step_that_preempted_admits_nobody() 
     assert core.stats().num_preemptions == 1 and core.stats().num_waiting == 2
     deltas += drain(core)
     again = next(plan for plan in executor.plans[2:] if plan.setups).setups[0]
-    assert (again.token_ids, again.num_prompt_tokens) == ([*range(10, 18), 5], 8), "prompt and the token it had"
+    assert (again.token_ids, again.num_prompt_tokens) == ([*prompt(2, 8), 5], 8), "prompt and the token it had"
     assert [tokens_of(deltas, i) for i in (1, 2, 3)] == [[5] * 6, [5] * 6, [5]]
     stats = core.stats()
     assert stats.num_recomputed_tokens == 8 and stats.num_recompute_faults == 2
@@ -104,7 +104,7 @@ def test_at_depth_2_rows_and_blocks_wait_for_the_plan_in_flight() -> None:
     core.step(0.0)
     core.step(0.0)
     core.abort(1)
-    assert core.stats().num_held_blocks == 2 and core.audit() == []
+    assert (core.stats().num_held_blocks, core.stats().num_pinned_blocks) == (0, 2) and core.audit() == []
     core.add(request(2, num_prompt=2, max_tokens=1))
     core.step(0.0)
     assert executor.plans[2].setups[0].row == 1 and executor.plans[2].released_rows == []

@@ -8,15 +8,19 @@ from octavo.core.accounts import Accounts
 from octavo.core.request import SequenceStatus, make_sequences
 from octavo.errors import InvariantError
 from octavo.messages import EngineRequest
-from support.core_scripts import request
+from support.core_scripts import prompt, request
 
 LEGAL = {
     ("waiting", "running"),
     ("waiting", "finished"),
     ("running", "preempted"),
+    ("running", "swapped"),
     ("running", "finished"),
     ("preempted", "running"),
     ("preempted", "finished"),
+    ("swapped", "running"),
+    ("swapped", "preempted"),
+    ("swapped", "finished"),
 }
 
 
@@ -42,7 +46,15 @@ def test_n_sequences_have_their_own_index_and_arrival() -> None:
     assert [(s.index, s.arrival) for s in made] == [(2, 10), (3, 11), (4, 12)]
     assert all(s.sampling.prompt_logprobs is None for s in made)
     made[0].answer.append(1)
-    assert (made[0].token_ids, made[1].token_ids) == ([10, 11, 12, 13, 14, 1], [10, 11, 12, 13, 14])
+    assert (made[0].token_ids, made[1].token_ids) == ([*prompt(1, 5), 1], prompt(1, 5))
+
+
+@pytest.mark.parametrize("first", range(8))
+def test_known_tokens_are_read_across_the_end_of_the_prompt(first: int) -> None:
+    (sequence,) = sequences(request())
+    sequence.answer += [1, 2, 3]
+    for last in range(first, 9):
+        assert sequence.tokens_between(first, last) == sequence.token_ids[first:last]
 
 
 def test_only_the_first_sequence_reports_on_the_prompt() -> None:
