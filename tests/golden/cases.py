@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from support.tiny_models import TinyLlama
@@ -61,3 +62,50 @@ def real_prompts() -> list[list[int]]:
 def kept_positions(length: int) -> list[int]:
     """Positions of a text of so many tokens whose logits are kept: evenly spread, the last one included."""
     return sorted({round(p) for p in np.linspace(0, length - 1, min(length, MAX_POSITIONS))})
+
+
+class BeamCase(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a beam search. All `width` answers are kept."""
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    num_ends: int = 1
+    """How many of the model's `BEAM_ENDS` end an answer."""
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+
+
+BEAMS = (
+    *(
+        BeamCase(width=width, length_penalty=penalty, early_stopping=early, num_ends=ends)
+        for width, ends in ((2, 1), (4, 4), (6, 4))
+        for penalty in (1.0, 0.4)
+        for early in (False, True)
+    ),
+    BeamCase(width=4, length_penalty=2.0, early_stopping="never", num_ends=4),
+    BeamCase(width=4, length_penalty=-1.0, num_ends=4, min_tokens=6),
+    BeamCase(width=6, early_stopping=True, num_ends=4, min_tokens=10, repetition_penalty=1.3),
+)
+BEAM_WIDTH = max(case.width for case in BEAMS)
+NO_TOKEN = -1
+"""Behind the end of an answer that is shorter than BEAM_TOKENS."""
+BEAM_TOKENS = 40
+"""Generated at most."""
+BEAM_REAL_PROMPTS = (2, 9)
+"""Of `real_prompts`."""
+TINY_ENDS = (2, 9, 40, 77)
+BEAM_ENDS = {"tinystories": (2, 426, 13, 432), "smollm2": (2, 30, 198, 28)}
+"""The model's own token first; then a full stop, a line feed and a comma."""
+
+
+def beam_ends(name: str) -> tuple[int, ...]:
+    return BEAM_ENDS.get(name, TINY_ENDS)
+
+
+def beam_prompts(name: str) -> list[list[int]]:
+    if name in TINY:
+        return tiny_prompts(TINY[name])
+    if name == "tinystories":
+        return [list(prompt) for prompt in STORIES_PROMPTS]
+    return [real_prompts()[i] for i in BEAM_REAL_PROMPTS]

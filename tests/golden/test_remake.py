@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from golden import cases, compare
+from golden import beams, cases, compare
 from octavo.weights.sources import resolve
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -47,3 +47,24 @@ def test_the_default_model() -> None:
     gguf = resolve("smollm2-135m").path
     made = make("smollm2", gguf=gguf, prompts=slice(REMADE_PROMPTS), num_tokens=REMADE_TOKENS)
     assert_agrees(made, compare.load("smollm2")[:REMADE_PROMPTS])
+
+
+def remade_beams(name: str, chosen: tuple[int, ...], **how: Any) -> None:
+    """The chosen cases again. Answers may differ from the committed ones only at a near tie."""
+    from golden import make_beams
+
+    made = beams.read(make_beams.make(name, chosen=chosen, **how), chosen)
+    committed = beams.load(name)
+    for c, found in zip(chosen, made, strict=True):
+        for p, each in enumerate(found):
+            beams.same(each, committed[c][p], f"case {c}, prompt {p}")
+
+
+@pytest.mark.parametrize("name", [*cases.TINY, "tinystories"])
+def test_the_committed_beams(name: str) -> None:
+    remade_beams(name, (0, 5, 10, 12, 13, 14))
+
+
+@pytest.mark.model
+def test_the_beams_of_the_default_model() -> None:
+    remade_beams("smollm2", (5,), gguf=resolve("smollm2-135m").path)

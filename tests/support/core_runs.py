@@ -25,6 +25,7 @@ class Answer(msgspec.Struct):
     prompt_logprobs: list[TokenLogprobs | None] = []
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    score: float | None = None
 
 
 Answers = dict[tuple[int, int], Answer]
@@ -87,6 +88,7 @@ def run(
         max_num_batched_tokens=executor.info.max_num_batched_tokens,
         max_model_len=executor.info.max_model_len,
         depth=config.scheduler.depth,
+        preemption=config.cache.preemption,
     )
     try:
         return _drive(core, requests, arrivals), seen
@@ -125,6 +127,7 @@ def _drive(core: EngineCore, requests: Sequence[EngineRequest], arrivals: random
             answer.logprobs += delta.logprobs or []
             answer.prompt_logprobs += delta.prompt_logprobs or []
             answer.finish_reason, answer.stop_reason = delta.finish_reason, delta.stop_reason
+            answer.score = delta.score
     assert core.audit() == []
     assert core.stats().num_held_blocks == 0, "blocks leaked"
     return answers
