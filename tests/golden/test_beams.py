@@ -22,7 +22,7 @@ from support.tiny_models import TinyLlama, write_tiny_llama
 PATHS = _native.supported_paths()
 EVERY = range(len(cases.BEAMS))
 FEW = (4, 9, 12, 13, 14)
-"""Every width but 2, every kind of stopping, several ends, processed scores."""
+"""Widths 4 and 6, every kind of stopping, several ends, processed scores."""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,9 @@ def test_tinystories() -> None:
 
 
 @pytest.mark.model
-def test_the_default_model() -> None:
-    differ, _ = compare("smollm2", resolve("smollm2-135m").path, num_blocks=1000)
+@pytest.mark.parametrize("chosen", [(2, 5, 9, 14), pytest.param(EVERY, marks=pytest.mark.full)], ids=["few", "every"])
+def test_the_default_model(chosen: Sequence[int]) -> None:
+    differ, _ = compare("smollm2", resolve("smollm2-135m").path, chosen, num_blocks=1000)
     assert differ <= 1
 
 
