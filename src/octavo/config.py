@@ -116,12 +116,18 @@ class SchedulerConfig:
 
     max_num_seqs: int = _setting(64, "sequences running at once")
     max_num_batched_tokens: int = _setting(512, "tokens computed in one step; longer prompts are split")
+    admission: str = _setting(
+        "fcfs",
+        "who is admitted next: first come first served, or skip: who fits now may pass who does not, 64 times at most",
+        choices=("fcfs", "skip"),
+    )
     depth: int = _setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
     max_waiting: int = _setting(
         1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",)
     )
 
     def __post_init__(self) -> None:
+        _check_choices(self)
         _check_range("max_num_seqs", self.max_num_seqs, 1, 1 << 16)
         _check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1, 1 << 20, " tokens")
         _check_range("depth", self.depth, 1, 2)
@@ -183,6 +189,9 @@ class HTTPConfig:
     max_body_bytes: int = _setting(16 << 20, "largest request body, in bytes")
     max_prompts: int = _setting(1024, "prompts in one completions request")
     shutdown_timeout: float = _setting(30.0, "seconds that running requests get after SIGTERM")
+    stall_timeout: float = _setting(
+        10.0, "seconds without a step, while there are requests, after which /health says 503"
+    )
     log_level: str = _setting("info", "log level", choices=("debug", "info", "warning", "error"))
     vllm_metric_names: bool = _setting(True, "also export metrics under the vllm: names that routers parse")
 
@@ -198,6 +207,7 @@ class HTTPConfig:
         _check_range("max_body_bytes", self.max_body_bytes, 1024, 1 << 40, " bytes")
         _check_range("max_prompts", self.max_prompts, 1, 1 << 20)
         _check_range("shutdown_timeout", self.shutdown_timeout, 0, 1e6, " seconds")
+        _check_range("stall_timeout", self.stall_timeout, 0.1, 1e6, " seconds")
 
 
 def _from_flat(cls: type[EngineConfig], settings: dict[str, Any]) -> EngineConfig:

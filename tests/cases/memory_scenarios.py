@@ -5,6 +5,8 @@ Every scenario ends with the same look at the memory: nothing held, counts that 
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 from cases.runner import Outcome, Runner
@@ -264,3 +266,43 @@ def never_fits(runner: Runner, given: Data, expected: Data) -> None:
     assert large.error is not None and str(size) in large.error["message"]
     assert [outcome.status for outcome in others] == [200] * 10
     sound(runner)
+
+
+def pass_the_large_one(runner: Runner, given: Data, expected: Data) -> None:
+    """One runs, one that needs nearly all the pool waits, and small ones that fit beside the first are answered."""
+    ended: list[str] = []
+
+    def ask(name: str, fields: Data) -> None:
+        assert runner.complete(fields).status == 200
+        ended.append(name)
+
+    def begin(name: str, fields: Data) -> threading.Thread:
+        thread = threading.Thread(target=ask, args=(name, fields))
+        thread.start()
+        return thread
+
+    threads = [begin("first", {"prompt": text(17, given["first"]), "max_tokens": given["tokens"], "ignore_eos": True})]
+    wait_for(lambda: runner.num_running() == 1, "one runs", 5)
+    threads.append(begin("large", {"prompt": text(18, given["large"]), "max_tokens": 1, "ignore_eos": True}))
+    wait_for(lambda: runner.num_waiting() == 1, "the large one waits", 5)
+    small = [begin("small", {"prompt": text(19 + i, 5), "max_tokens": 4, "ignore_eos": True}) for i in range(2)]
+    for thread in (*small, *threads):
+        thread.join()
+    assert ended == ["small", "small", "first", "large"]
+
+
+def stalled(runner: Runner, given: Data, expected: Data) -> None:
+    """Health turns bad while requests wait and no step is made, and good again with the next step."""
+    limit_s, hangs_s = given["limit_s"], given["hangs_s"]
+    time.sleep(1.5 * limit_s)
+    assert runner.alive(), "nothing to do is no stall"
+    thread = threading.Thread(target=lambda: runner.complete({"prompt": [given["hangs_on"], 5], "max_tokens": 3}))
+    begin = time.monotonic()
+    thread.start()
+    wait_for(lambda: not runner.alive(), "health is bad", hangs_s)
+    assert time.monotonic() - begin > limit_s
+    wait_for(runner.alive, "health is good", hangs_s)
+    thread.join()
+    assert runner.complete({"prompt": [5, 5], "max_tokens": 3}).status == 200
+    time.sleep(1.5 * limit_s)
+    assert runner.alive()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cases import memory_scenarios, scenarios
+from cases import core_scenarios, memory_scenarios, scenarios
 from cases.http_runner import ADMIN_KEY, HTTPRunner
 from cases.runner import CASES
 from support.repeating_tokenizer import write_tokenizer
@@ -32,6 +32,17 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "recomputing": (*PRESSED, "--preemption", "recompute"),
     "tight-tier": (*PRESSED, "--preemption", "swap", "--swap-space-bytes", "20K"),
     "caching-and-pressed": (*BLOCKS_OF_8, "--num-blocks", "48", "--max-num-seqs", "4"),
+    "skipping": (
+        "--executor",
+        "support.scripted:SlowExecutor",
+        "--block-size",
+        "8",
+        "--num-blocks",
+        "32",
+        "--admission",
+        "skip",
+    ),
+    "hanging": ("--executor", "support.scripted:HangingExecutor", "--stall-timeout", "0.4"),
     "short": ("--block-size", "4", "--num-blocks", "51", "--admin-api-key", ADMIN_KEY),
 }
 """What the servers of cases about KV memory are started with."""
@@ -93,9 +104,11 @@ def runners(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 
 def scenario(name: str) -> Callable[..., None]:
     """A scenario by its name."""
-    module = scenarios if hasattr(scenarios, name) else memory_scenarios
-    found: Callable[..., None] = getattr(module, name)
-    return found
+    for module in (scenarios, memory_scenarios, core_scenarios):
+        found: Callable[..., None] | None = getattr(module, name, None)
+        if found is not None:
+            return found
+    raise AssertionError(name)
 
 
 def _parameter(case: dict[str, Any]) -> Any:
@@ -106,6 +119,9 @@ def _parameter(case: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("case", [_parameter(case) for case in RUNNABLE])
 def test_case(case: dict[str, Any], runners: Runners) -> None:
     play = scenario(case["scenario"])
+    if case["runner"] == "core":
+        play(case["input"], case["expected"])
+        return
     others = [runners.get(case.get("other", "many-eos"))] if "other" in inspect.signature(play).parameters else []
     play(runners.get(case["runner"]), *others, case["input"], case["expected"])
 

@@ -44,6 +44,7 @@ SHAPE: dict[str, Sequence[Any]] = {
     "preemption": ("auto", "swap", "recompute"),
     "erases": (False, True),
     "num_groups": (2, 2, 1),
+    "admission": ("fcfs", "fcfs", "skip"),
 }
 
 _WISHES: dict[str, Sequence[Any]] = {
@@ -173,6 +174,7 @@ class World:
         preemption: str = "auto",
         erases: bool = False,
         num_groups: int = 2,
+        admission: str = "fcfs",
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self.depth, self.block_size, self.caching, self.erases = depth, block_size, caching, erases
@@ -190,6 +192,7 @@ class World:
             self.executor,
             **limits,
             depth=depth,
+            admission=admission,
             enable_prefix_caching=caching,
             eviction=eviction,
             preemption=preemption,

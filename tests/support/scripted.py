@@ -136,6 +136,17 @@ class SlowExecutor(ScriptedExecutor):
     step_s = 0.005
 
 
+class HangingExecutor(ScriptedExecutor):
+    """Hangs for a while whenever a prompt that begins with POISON is computed."""
+
+    hangs_s = 1.5
+
+    def submit(self, plan: StepPlan) -> Future[StepResult]:
+        if any(setup.token_ids[0] == POISON for setup in plan.setups):
+            time.sleep(self.hangs_s)
+        return super().submit(plan)
+
+
 class DyingExecutor(ScriptedExecutor):
     """Ends its process at the 20th step, as a crash in native code would."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from octavo.core.accounts import Accounts
+from octavo.core.admission import ADMISSION
 from octavo.core.audit import broken_invariants
 from octavo.core.beam_group import BeamGroup
 from octavo.core.block_keys import ModelFingerprint
@@ -41,6 +42,7 @@ class EngineCore:
         max_num_batched_tokens: Tokens computed in one step.
         max_model_len: Longest prompt plus answer, in tokens.
         depth: 1, or 2 to plan a step while the one before it runs.
+        admission: "fcfs" or "skip"; see `core.admission`.
         enable_prefix_caching: Let requests reuse blocks that hold what they need.
         eviction: "lru" or "cost"; see `core.eviction`.
         preemption: "auto", "swap" or "recompute"; see `core.preemption`.
@@ -60,6 +62,7 @@ class EngineCore:
         max_num_batched_tokens: int,
         max_model_len: int,
         depth: int = 1,
+        admission: str = "fcfs",
         enable_prefix_caching: bool = True,
         eviction: str = "lru",
         preemption: str = "auto",
@@ -78,7 +81,11 @@ class EngineCore:
             raise ConfigError("depth", depth, "1 or 2")
         if executor.num_blocks < 2:
             raise ConfigError("num_blocks", executor.num_blocks, "at least 2, the null block included")
-        for name, choice, known in (("eviction", eviction, list(EVICTION)), ("preemption", preemption, list(WAYS))):
+        for name, choice, known in (
+            ("admission", admission, list(ADMISSION)),
+            ("eviction", eviction, list(EVICTION)),
+            ("preemption", preemption, list(WAYS)),
+        ):
             if choice not in known:
                 raise ConfigError(name, choice, "one of " + ", ".join(known))
         self._executor = executor
@@ -98,6 +105,7 @@ class EngineCore:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             num_host_blocks=executor.num_host_blocks,
+            admission=ADMISSION[admission](),
             way=WAYS[preemption](),
         )
         self._in_flight: deque[tuple[ScheduledStep, StepHandle]] = deque()

@@ -335,17 +335,15 @@ class Scheduler:
     def _admit_waiting(self, step: ScheduledStep) -> None:
         # A preempted sequence may still wait for a token from a plan in flight, but not here: the plan that preempted
         # it admits nobody, and the plan before that was applied before another is made.
-        while len(self.waiting) and step.token_budget:
-            sequence = self.waiting.peek()
+        for sequence in self.waiting.candidates():
+            if not step.token_budget:
+                return
             if sequence.status is SequenceStatus.SWAPPED:
                 admitted = self._swap_in(step, sequence)
             else:
                 admitted = self._admit(step, sequence)
-            if not admitted:
-                if self._is_alone:
-                    self._give_up(sequence)
-                    continue
-                return  # admission is in order, so nobody behind may pass
+            if not admitted and self._is_alone:
+                self._give_up(sequence)
 
     @property
     def _is_alone(self) -> bool:

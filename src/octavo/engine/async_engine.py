@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -29,6 +30,7 @@ from octavo.engine.questions import (
     check_page,
 )
 from octavo.engine.request_output import new_output, update_output
+from octavo.engine.step_watch import StepWatch
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import EngineDeadError, OctavoError, OverloadedError, ShuttingDownError
 from octavo.messages import (
@@ -64,6 +66,7 @@ class AsyncEngine:
         self._input = front_end.input_processor(info)
         self._host = host
         self._dispatcher = Dispatcher(host, front_end.tokenizer)
+        self._watch = StepWatch()
         self._loop = asyncio.get_running_loop()
         self._dead: EngineDeadError | None = None
         self._draining = False
@@ -151,6 +154,8 @@ class AsyncEngine:
         """
         self.check_health()
         news = asyncio.Event()
+        if not len(self._dispatcher):
+            self._watch.begin(time.monotonic())
         mailbox = self._dispatcher.open(prepared, news.set)
         self._num_streams += 1
         self._idle.clear()
@@ -256,6 +261,10 @@ class AsyncEngine:
         if not self._host.alive or not self._reader.is_alive():
             raise EngineDeadError("the engine is not running")
 
+    def stalled_s(self) -> float:
+        """For how many seconds requests have been in the engine and no step was made; 0 when there are none."""
+        return self._watch.stalled_s(time.monotonic()) if len(self._dispatcher) else 0.0
+
     async def drain(self, timeout_s: float) -> None:
         """Take nothing new, and wait up to `timeout_s` seconds for what runs."""
         self._draining = True
@@ -284,7 +293,10 @@ class AsyncEngine:
             except Exception as error:  # a fault of ours: streams must end rather than wait for ever
                 self._post(self._die, EngineDeadError(f"the engine's answers cannot be read: {type(error).__name__}"))
                 return
-            if batch is not None and batch.deltas:
+            if batch is None:
+                continue
+            self._watch.see(batch, time.monotonic())
+            if batch.deltas:
                 self._post(self._deliver, batch)
 
     def _post(self, function: Any, argument: Any) -> None:

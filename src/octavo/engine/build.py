@@ -44,6 +44,7 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
             max_num_batched_tokens=info.max_num_batched_tokens,
             max_model_len=info.max_model_len,
             depth=config.scheduler.depth,
+            admission=config.scheduler.admission,
             enable_prefix_caching=config.cache.enable_prefix_caching,
             eviction=config.cache.eviction,
             preemption=config.cache.preemption,

@@ -19,7 +19,8 @@ STATS_TIMEOUT_S = 5.0
 
 
 class Health:
-    """200 while requests are served; 503 when the engine is dead, or the server drains and wants no more traffic."""
+    """200 while requests are served; 503 when the engine is dead, has requests and makes no step for too long, or the
+    server drains and wants no more traffic."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -30,6 +31,10 @@ class Health:
             self._context.engine.check_health()
         except EngineDeadError:
             raise problem(503, "the engine has stopped", "engine_dead", type=UNAVAILABLE) from None
+        stalled_s = self._context.engine.stalled_s()
+        if stalled_s > self._context.http.stall_timeout:
+            message = f"requests wait, and no step was made for {stalled_s:.1f} s"
+            raise problem(503, message, "engine_stalled", type=UNAVAILABLE)
         await send_json(send, 200, json_bytes({"status": "ok"}))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from octavo.core.accounts import Accounts
-from octavo.core.admission import AdmissionPolicy, FirstComeFirstServed
+from octavo.core.admission import ADMISSION, AdmissionPolicy, FirstComeFirstServed, SkipAhead
 from octavo.core.preemption import LatestArrival, PreemptionPolicy
 from octavo.core.quarantine import Quarantine, Retired
 from octavo.core.request import Sequence, SequenceStatus, make_sequences
@@ -16,10 +18,19 @@ def arrivals(count: int) -> list[Sequence]:
     return make_sequences(request(n=count), 0, 1, Accounts().open("red"))
 
 
-@pytest.fixture(params=[FirstComeFirstServed])
+@pytest.fixture(params=sorted(ADMISSION))
 def admission(request: pytest.FixtureRequest) -> AdmissionPolicy:
-    policy: AdmissionPolicy = request.param()
-    return policy
+    return ADMISSION[request.param]()
+
+
+def tried(policy: AdmissionPolicy, fits: Callable[[Sequence], bool]) -> list[Sequence]:
+    """Whom one plan tries to admit, where those that fit are admitted."""
+    found = []
+    for sequence in policy.candidates():
+        found.append(sequence)
+        if fits(sequence):
+            policy.remove(sequence)
+    return found
 
 
 @pytest.fixture(params=[LatestArrival])
@@ -33,23 +44,90 @@ def test_everyone_who_waits_comes_up_once(admission: AdmissionPolicy) -> None:
     for sequence in sequences:
         admission.put(sequence)
     admission.remove(sequences[2])
-    found = []
-    while len(admission):
-        found.append(admission.peek())
-        assert found[-1] is next(iter(admission))
-        admission.remove(found[-1])
-    assert set(found) == set(sequences) - {sequences[2]} and len(found) == 4
+    assert tried(admission, lambda _: True) == [*sequences[:2], *sequences[3:]]
+    assert len(admission) == 0 and list(admission) == [] and list(admission.candidates()) == []
+
+
+def test_who_found_no_room_keeps_its_place(admission: AdmissionPolicy) -> None:
+    sequences = arrivals(3)
+    for sequence in sequences:
+        admission.put(sequence)
+    for _ in range(3):
+        assert tried(admission, lambda _: False)[0] is sequences[0]
+    assert list(admission) == sequences
 
 
 def test_a_preempted_sequence_waits_again(admission: AdmissionPolicy) -> None:
     sequences = arrivals(3)
     for sequence in sequences:
         admission.put(sequence)
-    first = admission.peek()
+    first = next(admission.candidates())
     admission.remove(first)
     first.status = SequenceStatus.PREEMPTED
     admission.put(first)
-    assert first in list(admission) and len(admission) == 3
+    assert list(admission) == sequences and len(admission) == 3
+    assert tried(admission, lambda _: True) == sequences
+
+
+def test_to_wait_twice_is_to_wait_once(admission: AdmissionPolicy) -> None:
+    sequences = arrivals(2)
+    for sequence in (*sequences, *sequences):
+        admission.put(sequence)
+    assert list(admission) == sequences and len(admission) == 2
+    assert tried(admission, lambda _: True) == sequences
+
+
+def test_some_may_leave_with_another_while_a_plan_is_made(admission: AdmissionPolicy) -> None:
+    """A request that ends, or a gang that comes back, leaves whole."""
+    sequences = arrivals(4)
+    for sequence in sequences:
+        admission.put(sequence)
+    found = []
+    for sequence in admission.candidates():
+        found.append(sequence)
+        admission.remove(sequence)
+        if sequence is sequences[0]:
+            admission.remove(sequences[2])
+    assert found == [sequences[0], sequences[1], sequences[3]]
+
+
+def test_nobody_passes_the_first_to_come() -> None:
+    queue, sequences = FirstComeFirstServed(), arrivals(4)
+    for sequence in sequences:
+        queue.put(sequence)
+    assert tried(queue, lambda sequence: sequence is not sequences[1]) == sequences[:2]
+    assert list(queue) == sequences[1:]
+
+
+def test_who_does_not_fit_is_passed_a_bounded_number_of_times() -> None:
+    queue = SkipAhead()
+    large, *small = arrivals(200)
+    for sequence in (large, *small[:20]):
+        queue.put(sequence)
+    assert tried(queue, lambda sequence: sequence is not large) == [large, *small[: queue.LOOK_AHEAD - 1]]
+    for sequence in small[20:]:
+        queue.put(sequence)
+    while (found := tried(queue, lambda sequence: sequence is not large)) != [large]:
+        assert found[0] is large and len(found) > 1
+    # What was tried in the plan in which the last pass happened is all that came after it.
+    assert queue.MOST_PASSES <= 200 - len(queue) < queue.MOST_PASSES + queue.LOOK_AHEAD
+    queue.remove(large)
+    assert tried(queue, lambda _: False) == list(queue)[: queue.LOOK_AHEAD], "the passes were the large one's"
+
+
+def test_each_of_several_that_do_not_fit_counts_its_own_passes() -> None:
+    queue = SkipAhead()
+    sequences = arrivals(queue.MOST_PASSES + 3)
+    first, second, *small = sequences
+    queue.put(first)
+    for i, sequence in enumerate(small):
+        if i == 10:
+            queue.put(second)
+        queue.put(sequence)
+        tried(queue, lambda sequence: sequence not in (first, second))
+    assert tried(queue, lambda _: False) == [first]
+    queue.remove(first)
+    assert tried(queue, lambda _: False) == [second, small[-1]], "it was passed less often"
 
 
 def test_first_come_is_first_served_and_the_preempted_keep_their_place() -> None:
