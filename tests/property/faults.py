@@ -371,6 +371,72 @@ def cached_block_is_evicted_while_held(patch: MonkeyPatch) -> None:
     patch.setattr(BlockPool, "share", share)
 
 
+@fault
+def chain_not_compared(patch: MonkeyPatch) -> None:
+    """Of two contents with one key only the last block's tokens are compared, not what came before."""
+    short_keys(patch)
+    patch.setattr(prefix_index, "is_same", lambda a, b: True)
+
+
+@fault
+def contents_shifted_after_a_swap(patch: MonkeyPatch) -> None:
+    """What came back from the host is found under the next block's key."""
+
+    def adopt(kv: KVCacheManager, sequence: Sequence) -> None:
+        if sequence.lineage is not None and kv.index is not None:
+            for column, content in enumerate(sequence.lineage.contents[1:]):
+                kv._attach(content, [table[column] for table in sequence.block_tables])
+
+    patch.setattr(KVCacheManager, "adopt", adopt)
+
+
+@fault
+def twins_share_one_lineage(patch: MonkeyPatch) -> None:
+    """A twin's keys go on where its sibling's end."""
+    patch.setattr(Lineage, "fork", lambda lineage: lineage)
+
+
+@fault
+def reset_takes_published_blocks(patch: MonkeyPatch) -> None:
+    def reset(kv: KVCacheManager, tenant: str | None) -> int:
+        if kv.index is None:
+            return 0
+        before = kv.pool.num_cached
+        for content in list(kv.index):
+            for block_id in [block_id for block_id in content.blocks if block_id != NULL_BLOCK]:
+                kv.pool.drop_content(block_id)
+        return before - kv.pool.num_cached
+
+    patch.setattr(KVCacheManager, "reset", reset)
+
+
+@fault
+def published_block_not_held(patch: MonkeyPatch) -> None:
+    """A published prefix names its blocks and holds no reference."""
+    keep = Published.keep
+
+    def loosely(published: Published, name: str, sequence: Sequence) -> None:
+        keep(published, name, sequence)
+        for block_id in published._blocks.get(name, ()):
+            published._pool.ref_count[block_id] -= 1
+
+    patch.setattr(Published, "keep", loosely)
+
+
+@fault
+def tail_of_another_block(patch: MonkeyPatch) -> None:
+    """A sealed tail is looked for in the first block of its sequence."""
+    seal = KVCacheManager.seal
+
+    def misplaced(kv: KVCacheManager, sequence: Sequence) -> None:
+        tables = sequence.block_tables
+        sequence.block_tables = [table[-1:] + table[1:-1] + table[:1] if len(table) > 1 else table for table in tables]
+        seal(kv, sequence)
+        sequence.block_tables = tables
+
+    patch.setattr(KVCacheManager, "seal", misplaced)
+
+
 # ---- holding and giving back
 
 
@@ -478,6 +544,18 @@ def forgotten_abort(patch: MonkeyPatch) -> None:
         core._scheduler.requests.pop(request_id, None)
 
     patch.setattr(EngineCore, "abort", forget)
+
+
+@fault
+def reserved_rows_leak(patch: MonkeyPatch) -> None:
+    """Rows kept for beams to come are not given up when the search ends."""
+    reserve = Beams.reserve_rows
+
+    def clinging(beams: Beams, group: Any, count: int) -> None:
+        if count:
+            reserve(beams, group, count)
+
+    patch.setattr(Beams, "reserve_rows", clinging)
 
 
 # ---- steps

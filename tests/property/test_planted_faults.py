@@ -12,7 +12,7 @@ BROKEN_SWITCH = (AttributeError, TypeError, NameError)
 
 
 def test_there_are_enough_faults() -> None:
-    assert len(FAULTS) >= 50
+    assert len(FAULTS) >= 60
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from octavo.core.accounts import Account, Accounts
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.prefix_index import PrefixIndex
+from octavo.core.prefix_index import Content, PrefixIndex
 from octavo.core.request import NO_ROW, Sequence, SequenceStatus
 from octavo.core.scheduler import Scheduler
 from octavo.core.swapping import NO_SLOT
@@ -24,6 +24,7 @@ def broken_invariants(scheduler: Scheduler, accounts: Accounts) -> list[str]:
     return [
         *_pool(kv.pool, references(scheduler)),
         *_index(kv.index, kv.pool),
+        *_published(scheduler),
         *_accounts(scheduler, accounts),
         *_rows(scheduler),
         *_places(scheduler),
@@ -188,6 +189,26 @@ def _running(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
         for table in filter(None, sequence.block_tables):
             if kv.pool.ref_count[table[-1]] != 1 or kv.pool.content[table[-1]] is not None:
                 yield f"{name} writes to block {table[-1]}, which others may read"
+    if sequence.lineage is not None:
+        for block_id in misnamed(sequence, sequence.lineage.contents, kv.pool):
+            yield f"block {block_id} of {name} is found as something that it does not hold"
+
+
+def misnamed(sequence: Sequence, contents: list[Content], pool: BlockPool) -> Iterator[int]:
+    """Blocks of a sequence that others would find as another content than it has in that column."""
+    for table in sequence.block_tables:
+        for block_id, content in zip(table, contents, strict=False):
+            held = pool.content[block_id]
+            if held is not None and held is not content and held.key != content.key:
+                yield block_id
+
+
+def _published(scheduler: Scheduler) -> Iterator[str]:
+    """A published block can be found."""
+    for blocks in scheduler.published:
+        for block_id in blocks:
+            if scheduler.kv.pool.content[block_id] is None:
+                yield f"block {block_id} is published and cannot be found"
 
 
 def progress_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:

@@ -68,6 +68,12 @@ class Published:
                 self._pool.drop_content(block_id)
         return True
 
+    def withdraw_lost(self) -> None:
+        """Let go of every prefix of which a block cannot be found any more."""
+        for name, blocks in list(self._blocks.items()):
+            if any(self._pool.content[block_id] is None for block_id in blocks):
+                self.withdraw(name)
+
     def report(self) -> list[PublishedPrefix]:
         return [
             PublishedPrefix(name=name, num_tokens=self._num_tokens[name], num_blocks=len(blocks))

@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 from octavo.core.accounts import Account, Accounts
-from octavo.core.audit import host_references, progress_damage, references, resident, table_damage, waiting_sequences
+from octavo.core.audit import (
+    host_references,
+    misnamed,
+    progress_damage,
+    references,
+    resident,
+    table_damage,
+    waiting_sequences,
+)
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.prefix_index import PrefixIndex
@@ -44,6 +52,7 @@ def repair(scheduler: Scheduler, accounts: Accounts, in_flight: Iterable[Schedul
             scheduler.lost(scheduler.swapping.lose(sequence))
     for sequence in again:
         _compute_again(scheduler, sequence)
+    scheduler.published.withdraw_lost()
 
 
 def _places(scheduler: Scheduler) -> None:
@@ -132,6 +141,9 @@ def _contents(index: PrefixIndex | None, pool: BlockPool, sequences: Iterable[Se
             for table in sequence.block_tables:
                 if table:
                     pool.content[table[-1]] = None
+        if sequence.lineage is not None:
+            for block_id in misnamed(sequence, sequence.lineage.contents, pool):
+                pool.content[block_id] = None
     for block_id, content in enumerate(pool.content):
         if content is not None and (index.find(content.key) is not content or content.blocks.count(block_id) != 1):
             pool.content[block_id] = None

@@ -190,6 +190,14 @@ def find_what_is_written(scene: Scene) -> None:
     scene.core._pool.content[block_id] = content
 
 
+def mix_up_two_blocks(scene: Scene) -> None:
+    """Each is found as the other, and one to one, too."""
+    pool, (a, b) = scene.core._pool, table(scene, 6)[:2]
+    first, second = content_of(scene, a), content_of(scene, b)
+    first.blocks[0], second.blocks[0] = b, a
+    pool.content[a], pool.content[b] = second, first
+
+
 def overcharge(scene: Scene) -> None:
     scene.sequence(1).account.num_held_blocks += 1
 
@@ -343,6 +351,7 @@ DAMAGES: list[tuple[Callable[[Scene], None], str]] = [
     (content_unknown, "which the index does not find there"),
     (one_content_in_both_groups, "which the index does not find there"),
     (find_what_is_written, "writes to block"),
+    (mix_up_two_blocks, "is found as something that it does not hold"),
     (overcharge, "holds"),
     (overcharge_cached, "has cached"),
     (overpromise, "was promised"),
@@ -388,6 +397,13 @@ def test_damage_is_named_and_repaired(damage: Callable[[Scene], None], sentence:
     assert scene.core.audit(repair=True) == broken
     assert scene.core.audit() == []
     scene.finish()
+
+
+def test_a_published_text_that_cannot_be_found_is_withdrawn() -> None:
+    scene = Scene()
+    scene.core._pool.drop_content(next(iter(scene.core._scheduler.published))[0])
+    assert any("is published and cannot be found" in found for found in scene.core.audit(repair=True))
+    assert scene.core.audit() == [] and scene.core.published() == []
 
 
 def test_an_engine_without_a_prefix_index_is_repaired_too() -> None:
