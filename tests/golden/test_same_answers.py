@@ -34,8 +34,8 @@ def tiny_requests(count: int) -> list[EngineRequest]:
 
 
 @cache
-def tiny_alone(count: int, dtype: str, isa: str) -> Answers:
-    return run_alone(TINYSTORIES, tiny_requests(count), dtype=dtype, isa=isa, num_threads=1)
+def tiny_alone(count: int, dtype: str, isa: str, kv_dtype: str = "auto") -> Answers:
+    return run_alone(TINYSTORIES, tiny_requests(count), dtype=dtype, isa=isa, kv_cache_dtype=kv_dtype, num_threads=1)
 
 
 def assert_same(found: Answers, expected: Answers) -> None:
@@ -104,6 +104,34 @@ def test_on_every_kernel_path(isa: str, dtype: str, small_pool: bool) -> None:
     )
     assert_happened(seen, 64, preempted=small_pool)
     assert_same(found, tiny_alone(count, dtype, isa))
+
+
+@pytest.mark.parametrize(
+    ("isa", "chunk", "block_size", "threads", "depth"),
+    [(PATHS[0], 7, 8, 2, 1), (PATHS[0], 64, 32, 1, 2), (PATHS[0], 512, 4, 2, 2), *[(p, 64, 16, 2, 2) for p in PATHS]],
+)
+def test_with_int8_kv(isa: str, chunk: int, block_size: int, threads: int, depth: int) -> None:
+    """A chunk reads its own tokens' keys and values as they are stored, so where a prompt is cut changes nothing."""
+    count = 80
+    found, seen = mixed_run(
+        count,
+        seed=chunk + block_size,
+        small_pool=True,
+        dtype="bfloat16",
+        isa=isa,
+        kv_cache_dtype="int8",
+        max_num_batched_tokens=chunk,
+        block_size=block_size,
+        num_threads=threads,
+        depth=depth,
+    )
+    assert_happened(seen, chunk, preempted=True)
+    assert_same(found, tiny_alone(count, "bfloat16", isa, "int8"))
+
+
+def test_int8_kv_shows() -> None:
+    """Or the test above would compare something else."""
+    assert tiny_alone(80, "bfloat16", PATHS[0], "int8") != tiny_alone(80, "bfloat16", PATHS[0])
 
 
 def test_the_comparison_sees_a_difference() -> None:

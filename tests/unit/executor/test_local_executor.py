@@ -41,6 +41,15 @@ def test_says_what_it_settled_on() -> None:
     assert len(info.extras["fingerprint"]) >= 32
 
 
+def test_int8_kv_takes_a_byte_per_value_and_a_scale_per_vector() -> None:
+    executor = load(dtype="float32", kv_cache_dtype="int8", block_size=8, num_blocks=40)
+    executor.close()
+    info = executor.info
+    per_token = 2 * 5 * 4 * (8 + 4)  # keys and values, layers, heads, bytes of a vector
+    assert (info.kv_dtype, info.kv_bytes_per_token, info.kv_bytes) == ("int8", per_token, 40 * 8 * per_token)
+    assert info.extras["kv_fingerprint"]["kv_dtype"] == "int8"
+
+
 def test_says_what_decides_the_bits_of_a_block() -> None:
     executor = load(dtype="float32", kv_cache_dtype="bfloat16", block_size=8, num_blocks=40, isa="portable")
     executor.close()
