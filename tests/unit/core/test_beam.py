@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.core.beam import Advance, BeamSearch, Hypothesis, plan_moves
@@ -115,6 +115,12 @@ class TestEnds:
         assert survivors(step) == [(0, 1, -0.5), (0, 3, -0.75)]
         assert beams.results() == []
 
+    def test_an_end_behind_them_is_dropped_while_beams_are_still_looked_for(self) -> None:
+        beams = search(2, stop_tokens={EOS: None, END: END})
+        step = beams.advance([[(1, -0.5), (EOS, -0.75), (END, -1.0), (3, -1.25)]])
+        assert survivors(step) == [(0, 1, -0.5), (0, 3, -1.25)]
+        assert tokens(beams.results()) == [[EOS]]
+
     def test_more_ends_than_one(self) -> None:
         """Both take a place; those behind them run on; each says what it was."""
         beams = search(2, stop_tokens={EOS: None, END: END}, early_stopping="never")
@@ -169,6 +175,24 @@ class TestStopping:
         assert not search(1, early_stopping="never", max_tokens=10).advance(self.FIRST).finished
         assert search(1, early_stopping="never", max_tokens=10, length_penalty=0.0).advance(self.FIRST).finished
         assert search(1, early_stopping="never", max_tokens=1).advance(self.FIRST).finished
+
+    def test_never_with_a_penalty_on_length_hopes_for_now(self) -> None:
+        """Ten times as long an answer would only be worse."""
+        beams = search(2, early_stopping="never", max_tokens=10, length_penalty=-1.0)
+        beams.advance([[(1, -1.0), (EOS, -6.0), (2, -7.0)]])
+        assert tokens(beams.results()) == [[EOS]]
+        assert not beams.advance([[(3, -0.5), (EOS, -1.75)], [(4, -9.0)]]).finished
+        assert [found.score for found in beams.results()] == [-5.5, -6.0]
+
+    def test_hope_counts_the_new_token(self) -> None:
+        """-3 over two tokens beats -1.75; over one it would not."""
+        beams = search(2, early_stopping=False)
+        beams.advance([[(1, -0.5), (EOS, -1.0), (2, -2.0)]])
+        assert not beams.advance([[(3, -2.5), (EOS, -3.0)], [(4, -9.0)]]).finished
+        assert [found.score for found in beams.results()] == [-1.0, -1.75]
+
+    def test_to_equal_is_not_to_beat(self) -> None:
+        assert search(1, early_stopping=False).advance([[(EOS, -1.0), (1, -1.0)]]).finished
 
     @pytest.mark.parametrize("penalty", [-100.0, 100.0])
     def test_extreme_penalties(self, penalty: float) -> None:
@@ -244,11 +268,14 @@ def random_model(data: st.DataObject, vocab_size: int, stop_tokens: dict[int, in
     seed = data.draw(st.integers(0, 2**32 - 1))
     grid = data.draw(st.sampled_from([0.0, 0.25, 1.0]))
     liking = data.draw(st.sampled_from([0.0, 1.0, 2.0]))
+    min_tokens = data.draw(st.integers(0, 3))
 
     def model(text: tuple[int, ...]) -> Array:
         logits = np.random.default_rng([seed, len(text), *text]).normal(size=vocab_size) * 2
         logits[list(stop_tokens)] += liking
         scores = logits - np.log(np.exp(logits).sum())
+        if len(text) < min_tokens:
+            scores[list(stop_tokens)] = -np.inf
         return np.asarray(np.round(scores / grid) * grid if grid else scores, np.float32)
 
     return model
@@ -294,6 +321,7 @@ def slow_search(
     raise AssertionError
 
 
+@settings(max_examples=300)
 @given(st.data())
 def test_equals_the_search_over_whole_matrices(data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 5), "width")
