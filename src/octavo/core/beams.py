@@ -65,7 +65,7 @@ class Beams:
         running = self._scheduler.running
         if not group.is_complete or any(running.get(beam.row) is not beam for beam in group.beams):
             return []
-        leader = group.beams[0]
+        group.num_cached_tokens = max(group.num_cached_tokens, group.beams[0].num_cached_tokens or 0)
         turn = group.choose()
         if turn is None:
             deltas = group.deltas()
@@ -73,7 +73,6 @@ class Beams:
             self._scheduler.num_generated_tokens += sum(len(delta.token_ids) for delta in deltas)
             self.end(group)
             return deltas
-        group.num_cached_tokens = max(group.num_cached_tokens, leader.num_cached_tokens or 0)
         self._carry_out(group, turn)
         return []
 
