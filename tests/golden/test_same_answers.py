@@ -18,7 +18,7 @@ import pytest
 import octavo._native as _native
 from octavo.messages import EngineRequest
 from octavo.weights.sources import resolve
-from support.core_runs import Answers, Seen, random_requests, run, run_alone
+from support.core_runs import Answers, Seen, assert_same, random_requests, run, run_alone
 from support.paths import TINYSTORIES
 
 PATHS = _native.supported_paths()
@@ -36,12 +36,6 @@ def tiny_requests(count: int) -> list[EngineRequest]:
 @cache
 def tiny_alone(count: int, dtype: str, isa: str, kv_dtype: str = "auto") -> Answers:
     return run_alone(TINYSTORIES, tiny_requests(count), dtype=dtype, isa=isa, kv_cache_dtype=kv_dtype, num_threads=1)
-
-
-def assert_same(found: Answers, expected: Answers) -> None:
-    assert found.keys() == expected.keys()
-    for key, answer in expected.items():
-        assert found[key] == answer, f"request {key[0]}, sequence {key[1]} differs from running alone"
 
 
 def assert_happened(seen: Seen, chunk: int, *, preempted: bool) -> None:
