@@ -7,7 +7,7 @@ from typing import NamedTuple
 from octavo.core.accounts import Account
 from octavo.core.beam import BeamSearch, Hypothesis, Survivor, plan_moves
 from octavo.core.request import Sequence
-from octavo.messages import EngineRequest, TokenDelta
+from octavo.messages import FINISH_STOP, EngineRequest, TokenDelta
 
 
 class Turn(NamedTuple):
@@ -123,12 +123,17 @@ class BeamGroup:
         return turn
 
     def deltas(self) -> list[TokenDelta]:
-        """The `sampling.n` best answers, whole."""
-        request_id = self.source.request_id
-        return [
+        """The `sampling.n` best answers, whole.
+
+        Where too few continuations are possible at all (bans and biases leave so few tokens), the missing answers are
+        empty and have no score.
+        """
+        request_id, wanted = self.source.request_id, self.source.sampling.n
+        deltas = [
             self._delta(request_id, index, hypothesis)
-            for index, hypothesis in enumerate(self.search.results()[: self.source.sampling.n])
+            for index, hypothesis in enumerate(self.search.results()[:wanted])
         ]
+        return deltas + [TokenDelta(request_id, index, [], FINISH_STOP) for index in range(len(deltas), wanted)]
 
     def _delta(self, request_id: int, index: int, found: Hypothesis) -> TokenDelta:
         delta = TokenDelta(request_id, index, list(found.token_ids), found.finish_reason, found.stop_reason)

@@ -6,8 +6,8 @@ import pytest
 
 from octavo.core.engine_core import EngineCore
 from octavo.core.step import StepPlan, StepResult
-from octavo.messages import EngineRequest, TokenDelta
-from support.core_scripts import drain, engine, preempt_next, publish, request, run, spec, tokens_of
+from octavo.messages import EngineRequest, TokenDelta, TokenLogprobs
+from support.core_scripts import ScriptedExecutor, drain, engine, preempt_next, publish, request, run, spec, tokens_of
 from support.paged_executor import PagedExecutor, expected_beams, expected_tokens
 
 
@@ -229,3 +229,21 @@ def test_a_search_that_no_longer_fits_is_refused(depth: int, preemption: str) ->
     deltas = run(core, publish(9, list(range(60)), "a"), publish(8, list(range(200, 224)), "b"), source)
     assert [(d.request_id, d.index, d.refusal) for d in deltas if d.error] == [(1, 0, "length"), (1, 1, "length")]
     assert "taken by published prefixes" in str(next(d.error for d in deltas if d.error))
+
+
+def test_answers_that_cannot_be_are_empty() -> None:
+    """Where one token only is possible there is one answer; a client that asked for three is not left waiting."""
+    executor = ScriptedExecutor()
+    top = [(5, -0.5), (6, float("-inf")), (7, float("-inf"))]
+    executor.answer = lambda plan: StepResult(
+        plan.step_id, [5] * len(plan.sample_rows), [TokenLogprobs(5, -0.5, 1, top) for _ in plan.sample_rows]
+    )
+    core = engine(executor)
+    core.add(search(max_tokens=2, width=3, n=3))
+    found = drain(core)
+    assert [(d.index, d.token_ids, d.finish_reason) for d in found] == [
+        (0, [5, 5], "length"),
+        (1, [], "stop"),
+        (2, [], "stop"),
+    ]
+    assert [d.score for d in found] == [-0.5, None, None]
