@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from octavo.core.accounts import Account, Accounts
+from octavo.core.beam_group import BeamGroup
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.prefix_index import Content, PrefixIndex
@@ -28,6 +29,7 @@ def broken_invariants(scheduler: Scheduler, accounts: Accounts) -> list[str]:
         *_accounts(scheduler, accounts),
         *_rows(scheduler),
         *_places(scheduler),
+        *_beams(scheduler),
         *_host(scheduler),
         *(broken for sequence in resident(scheduler) for broken in _running(sequence, kv)),
         *(broken for sequence in waiting_sequences(scheduler) for broken in _waiting(sequence)),
@@ -165,6 +167,18 @@ def _places(scheduler: Scheduler) -> Iterator[str]:
             yield f"{len(request.unborn)} sequences wait for a leader that is gone"
     for sequence in places:
         yield f"{_name(sequence)} is {sequence.status.value}, unknown, and in a queue"
+
+
+def _beams(scheduler: Scheduler) -> Iterator[str]:
+    """The beams of a search are in one place: it goes on when all of them have reported."""
+    for group in scheduler.beam_groups():
+        if is_apart(group):
+            places = sorted({beam.status.value for beam in group.beams})
+            yield f"beams of request {group.source.request_id} are {' and '.join(places)}"
+
+
+def is_apart(group: BeamGroup) -> bool:
+    return len({beam.status for beam in group.beams}) > 1
 
 
 def _host(scheduler: Scheduler) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from octavo.core.accounts import Account, Accounts
 from octavo.core.audit import (
     host_references,
+    is_apart,
     misnamed,
     progress_damage,
     references,
@@ -52,6 +53,9 @@ def repair(scheduler: Scheduler, accounts: Accounts, in_flight: Iterable[Schedul
             scheduler.lost(scheduler.swapping.lose(sequence))
     for sequence in again:
         _compute_again(scheduler, sequence)
+    for group in scheduler.beam_groups():
+        if is_apart(group):
+            scheduler.beams.restart(group)
     scheduler.published.withdraw_lost()
 
 

@@ -284,10 +284,13 @@ class Scheduler:
     def _make_room(self, step: ScheduledStep, running: list[Sequence], i: int, shortage: Callable[[], int]) -> bool:
         """Preempt until `running[i]` can grow. False if it must wait for a plan in flight, or was preempted itself."""
         sequence = running[i]
+        first = i
+        while first and sequence.beams is not None and running[first - 1].beams is sequence.beams:
+            first -= 1  # beams move as one, those too that wait for the others
         while (missing := shortage()) > 0:
             if missing <= self.rows.quarantine.num_blocks:
                 return False
-            candidates = [s for s in running[i:] if s.row != NO_ROW]
+            candidates = [s for s in running[first:] if s.row != NO_ROW]
             if self._holds_everything(candidates):
                 self._give_up(sequence)
                 return False
@@ -296,6 +299,8 @@ class Scheduler:
             if victim.request_id != sequence.request_id or victim.beams is not None:
                 # Its sequences share blocks, so one of them alone would free little.
                 gang = [s for s in candidates if s.request_id == victim.request_id]
+            if first < i and any(member in step.sequences for member in gang):
+                return False  # this plan computes some of them; the next one may let them all go
             self._preempt(gang, step.plan)
             if sequence in gang:
                 return False

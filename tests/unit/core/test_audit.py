@@ -190,6 +190,15 @@ def find_what_is_written(scene: Scene) -> None:
     scene.core._pool.content[block_id] = content
 
 
+def part_the_beams(scene: Scene) -> None:
+    scheduler = scene.core._scheduler
+    beam = scheduler.beam_groups()[0].beams[-1]
+    scheduler.leave_row(beam)
+    beam.forget_blocks()
+    beam.move_to(SequenceStatus.PREEMPTED)
+    scheduler.waiting.put(beam)
+
+
 def mix_up_two_blocks(scene: Scene) -> None:
     """Each is found as the other, and one to one, too."""
     pool, (a, b) = scene.core._pool, table(scene, 6)[:2]
@@ -362,6 +371,7 @@ DAMAGES: list[tuple[Callable[[Scene], None], str]] = [
     (lose_a_row, "has 0 owners"),
     (announce_a_held_row, "is not free"),
     (reserve_for_nobody, "rows are reserved and beams have reserved"),
+    (part_the_beams, "beams of request 4 are preempted and running"),
     (forget_who_waits, "is waiting and in 0 places"),
     (forget_who_is_swapped, "is swapped and in 0 places"),
     (forget_the_leader, "wait for a leader that is gone"),
