@@ -63,9 +63,11 @@ class Published:
         self._index.num_published -= 1
         self._pool.release(blocks)
         still_published = {block_id for others in self._blocks.values() for block_id in others}
-        for block_id in blocks:
-            if block_id not in still_published:
-                self._pool.drop_content(block_id)
+        for content in [self._pool.content[block_id] for block_id in blocks if block_id not in still_published]:
+            # All of it, with what is cached of it because it left a window.
+            for block_id in [] if content is None else list(content.blocks):
+                if block_id != NULL_BLOCK and block_id not in still_published:
+                    self._pool.drop_content(block_id)
         return True
 
     def withdraw_lost(self) -> None:
