@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from property.world import History, draw_history, play
 
-OPERATIONS_PER_HISTORY = 40
+OPERATIONS_PER_HISTORY = (10, 40, 40, 40, 150)
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Report:
 
 
 def history_of(seed: int) -> History:
-    return draw_history(random.Random(seed).choice, OPERATIONS_PER_HISTORY)
+    choose = random.Random(seed).choice
+    return draw_history(choose, choose(OPERATIONS_PER_HISTORY))
 
 
 def drive(num_operations: int, first_seed: int = 0, say_every_s: float | None = None) -> Report:

@@ -162,6 +162,17 @@ def fork_from_the_wrong_beam(patch: MonkeyPatch) -> None:
     patch.setattr(Beams, "tell", wrong)
 
 
+@fault
+def beams_part(patch: MonkeyPatch) -> None:
+    """One beam of a search gives way alone."""
+    preempt = Scheduler._preempt
+
+    def alone(scheduler: Scheduler, gang: list[Sequence], plan: StepPlan) -> None:
+        preempt(scheduler, gang[-1:] if gang[0].beams is not None else gang, plan)
+
+    patch.setattr(Scheduler, "_preempt", alone)
+
+
 # ---- the prefix cache
 
 

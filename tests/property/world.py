@@ -67,7 +67,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
             **_PROMPT,
             **_WISHES,
             "max_tokens": range(25),
-            "n": (1, 1, 1, 2, 3),
+            "n": (1, 1, 1, 2, 3, 5),
             "prompt_logprobs": (None, None, None, 2),
         },
     ),
@@ -87,7 +87,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
     "follow_up": (3, {"pick": _PICK, "more": range(1, 8)}),
     "abort": (3, {"pick": _PICK, "whole": (True, False)}),
     "abort_oldest": (1, {}),
-    "resume_elsewhere": (1, {"pick": _PICK}),
+    "resume_elsewhere": (2, {"pick": _PICK, "same_id": (False, True)}),
     "publish": (1, _PROMPT),
     "withdraw": (1, {"pick": _PICK}),
     "reset": (1, {"tenant": (None, *TENANTS)}),
@@ -210,6 +210,7 @@ class World:
         self._published: list[str] = []
         self._num_requests = 0
         self._num_idle = 0
+        self._now_s = 0.0
 
     def perform(self, name: str, arguments: dict[str, Any]) -> None:
         """One operation, and everything that must hold after it."""
@@ -218,6 +219,7 @@ class World:
         getattr(self, name)(**arguments)
         if name != "step":  # which has looked after each of its steps
             self.check()
+            self._check_blocks()
 
     # ---- operations
 
@@ -315,7 +317,7 @@ class World:
         if live:
             self.abort(pick=sorted(self.answers).index(min(live)), whole=True)
 
-    def resume_elsewhere(self, *, pick: int) -> None:
+    def resume_elsewhere(self, *, pick: int, same_id: bool) -> None:
         """One sequence is dropped and comes back as prompt plus answer so far, as after an engine's death."""
         key = self._pick(pick)
         if key is None:
@@ -329,7 +331,7 @@ class World:
         sampling = msgspec.structs.replace(request.sampling, n=1, prompt_logprobs=None)
         again = msgspec.structs.replace(
             request,
-            request_id=self._identity()["request_id"],
+            request_id=key[0] if same_id else self._identity()["request_id"],
             token_ids=request.token_ids + answer.token_ids,
             sampling=sampling,
             first_index=key[1],
@@ -430,7 +432,8 @@ class World:
         executor.free_blocks = list(core._pool.free_blocks())
         num_plans = executor.num_plans
         had_work = core.has_work
-        for delta in core.step(0.0):
+        self._now_s += 0.01
+        for delta in core.step(self._now_s):
             self._receive(delta)
         plan = executor.last_plan
         is_idle = executor.num_plans == num_plans or plan is None or not plan.rows
@@ -470,6 +473,18 @@ class World:
         total = stats.num_held_blocks + stats.num_pinned_blocks + stats.num_cached_blocks + stats.num_free_blocks
         assert total == stats.num_blocks, f"{total} blocks of {stats.num_blocks}: {stats}"
         assert self.caching or not stats.num_cached_blocks, "blocks are cached and the cache is off"
+
+    def _check_blocks(self) -> None:
+        """Told one by one, the blocks are what they are in all."""
+        stats, blocks = self.core.kv_stats(), self.core.kv_blocks()
+        found = Counter(block.state for block in blocks)
+        told = (stats.num_held_blocks, stats.num_pinned_blocks, stats.num_cached_blocks, stats.num_free_blocks)
+        assert tuple(found[state] for state in ("held", "pinned", "cached", "free")) == told, f"{found} and {stats}"
+        owners = Counter(block.owner for block in blocks if block.state == "cached")
+        for account in stats.accounts:
+            assert owners[account.tenant] == account.num_cached_blocks, f"{owners[account.tenant]} of {account}"
+        assert all(block.age_s >= 0 and (block.owner is None) == (block.state == "free") for block in blocks)
+        assert all(block.key is not None and block.num_tokens > 0 for block in blocks if block.state == "cached")
 
     # ---- the end
 
