@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from octavo.messages import PUBLIC_TENANT, EngineRequest, SamplingParams
-from support.core_runs import Answer, Answers, RealEngine, Seen, assert_same, random_requests, run_alone
+from support.core_runs import Answer, Answers, OnStep, RealEngine, Seen, assert_same, random_requests, run_alone
 from support.memory_runs import FailingTier, Preempting, at_every_step, once_at
 from support.paths import TINYSTORIES
 
@@ -67,9 +67,11 @@ def some_tokens(rng: random.Random, count: int, vocab_size: int) -> list[int]:
     return [rng.randrange(3, vocab_size) for _ in range(count)]
 
 
-def open_engine(model: Model, form: Format, **settings: Any) -> RealEngine:
+def open_engine(model: Model, form: Format, *, watch: OnStep | None = None, **settings: Any) -> RealEngine:
     defaults = {"num_threads": 1, "max_model_len": 240, "max_num_batched_tokens": 256}
-    return RealEngine.open(model.path, **form._asdict(), **{**defaults, **settings})
+    engine = RealEngine.open(model.path, **form._asdict(), **{**defaults, **settings})
+    engine.watch = watch
+    return engine
 
 
 def alone(model: Model, form: Format, requests: list[EngineRequest]) -> Answers:

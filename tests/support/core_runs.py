@@ -153,6 +153,8 @@ class RealEngine:
         """By request: prompt tokens that were found."""
         self.doomed: set[int] = set()
         """Requests that may fail; they count as not answered."""
+        self.watch: OnStep | None = None
+        """Called after each step."""
 
     @classmethod
     def open(cls, model: Path, **settings: Any) -> RealEngine:
@@ -209,6 +211,8 @@ class RealEngine:
             )
             if delta.num_cached_tokens:
                 self.num_cached_tokens[delta.request_id] = delta.num_cached_tokens
+        if self.watch is not None:
+            self.watch(self)
         return deltas
 
     def drive(
