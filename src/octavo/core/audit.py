@@ -226,15 +226,11 @@ def _published(scheduler: Scheduler) -> Iterator[str]:
 
 
 def progress_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
-    """A sequence that runs or arrives has computed some of its known tokens, and has a slot for each."""
+    """A sequence that runs or arrives has computed some of its tokens, and has a slot for each."""
     name, num_computed = _name(sequence), sequence.num_computed_tokens
-    num_known = len(sequence.source.token_ids) + len(sequence.answer)
     most = sequence.num_tokens if sequence.beams is not None else sequence.num_tokens - 1
-    if not 0 < num_computed <= min(most, num_known) or not most < sequence.max_num_tokens:
-        yield (
-            f"{name} has computed {num_computed} of {sequence.num_tokens} tokens, {num_known} known, "
-            f"at most {sequence.max_num_tokens}"
-        )
+    if not 0 < num_computed <= most < sequence.max_num_tokens:
+        yield f"{name} has computed {num_computed} of {sequence.num_tokens} tokens, at most {sequence.max_num_tokens}"
     columns = kv.spec.blocks_per_tokens(num_computed)
     if sequence.num_slots not in (columns * kv.block_size, num_computed):
         yield f"{name} has {sequence.num_slots} slots for {num_computed} computed tokens"

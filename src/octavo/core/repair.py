@@ -36,7 +36,7 @@ def repair(scheduler: Scheduler, accounts: Accounts, in_flight: Iterable[Schedul
     """
     kv, slots = scheduler.kv, scheduler.slots
     _places(scheduler)
-    _count_tokens(scheduler, {sequence for step in in_flight for sequence in step.sampled})
+    _count_tokens(scheduler, Counter(sequence for step in in_flight for sequence in step.sampled))
     lost = [s for s in scheduler.waiting if s.status is SequenceStatus.SWAPPED and _lacks_slots(scheduler, s)]
     again = [s for s in resident(scheduler) if _is_beyond_repair(s, kv)]
     for sequence in again:
@@ -95,12 +95,12 @@ def _own_nothing(sequence: Sequence) -> None:
     sequence.num_slots = sequence.num_promised_blocks = 0
 
 
-def _count_tokens(scheduler: Scheduler, being_sampled: set[Sequence]) -> None:
+def _count_tokens(scheduler: Scheduler, being_sampled: Counter[Sequence]) -> None:
     for request in scheduler.requests.values():
         for sequence in request.sequences.values():
             sequence.num_tokens = len(sequence.source.token_ids) + len(sequence.answer)
-            if sequence in being_sampled and sequence.beams is None:
-                sequence.num_tokens += 1
+            if sequence.beams is None:
+                sequence.num_tokens += being_sampled[sequence]
 
 
 def _is_beyond_repair(sequence: Sequence, kv: KVCacheManager) -> bool:
@@ -145,9 +145,9 @@ def _contents(index: PrefixIndex | None, pool: BlockPool, sequences: Iterable[Se
             for table in sequence.block_tables:
                 if table:
                     pool.content[table[-1]] = None
-        if sequence.lineage is not None:
-            for block_id in misnamed(sequence, sequence.lineage.contents, pool):
-                pool.content[block_id] = None
+        contents = [] if sequence.lineage is None else sequence.lineage.contents
+        for block_id in misnamed(sequence, contents, pool):
+            pool.content[block_id] = None
     for block_id, content in enumerate(pool.content):
         if content is not None and (index.find(content.key) is not content or content.blocks.count(block_id) != 1):
             pool.content[block_id] = None

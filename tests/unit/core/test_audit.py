@@ -379,7 +379,7 @@ DAMAGES: list[tuple[Callable[[Scene], None], str]] = [
     (run_and_wait, "is running and in 2 places"),
     (run_without_a_row, "runs in row -1"),
     (run_past_the_end, "at most"),
-    (compute_what_nobody_knows, "known"),
+    (compute_what_nobody_knows, "at most"),
     (compute_nothing, "has computed 0 of"),
     (lose_slots, "slots for"),
     (lose_a_column, "columns in group 1"),
