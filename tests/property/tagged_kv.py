@@ -10,6 +10,7 @@ table names, too, a block taken that was not erased, a host slot overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from octavo.core.kv_spec import KVSpec
@@ -180,7 +181,8 @@ class TaggedExecutor:
 
         self._in_flight = Handle(compute)
         if not self.late:
-            self._in_flight.result()
+            with suppress(LostStepError):  # which the one who asks for the result will get
+                self._in_flight.result()
         return self._in_flight
 
     def close(self) -> None:
