@@ -426,10 +426,11 @@ def published_block_not_held(patch: MonkeyPatch) -> None:
     """A published prefix names its blocks and holds no reference."""
     keep = Published.keep
 
-    def loosely(published: Published, name: str, sequence: Sequence) -> None:
-        keep(published, name, sequence)
+    def loosely(published: Published, name: str, sequence: Sequence) -> bool:
+        kept = keep(published, name, sequence)
         for block_id in published._blocks.get(name, ()):
             published._pool.ref_count[block_id] -= 1
+        return kept
 
     patch.setattr(Published, "keep", loosely)
 

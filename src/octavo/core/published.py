@@ -36,22 +36,28 @@ class Published:
         """Distinct blocks held."""
         return len({block_id for blocks in self._blocks.values() for block_id in blocks})
 
-    def keep(self, name: str, sequence: Sequence) -> None:
-        """A sequence has computed and committed a text: hold its whole blocks, those that left a window excepted."""
-        if self._index is None or sequence.lineage is None or name in self._blocks:
-            return
+    def keep(self, name: str, sequence: Sequence) -> bool:
+        """A sequence has computed and committed a text: hold its whole blocks, those that left a window excepted.
+
+        Returns:
+            False, and nothing is held, if not all of them can be found, or one that nobody holds is promised.
+        """
+        if self._index is None or sequence.lineage is None:
+            return False
+        if name in self._blocks:
+            return True
         contents = sequence.lineage.contents
-        blocks = []
-        for group, first in enumerate(sequence.first_columns):
-            for content in contents[first:]:
-                block_id = content.blocks[group]
-                # An idle block may be promised to somebody.
-                if block_id != NULL_BLOCK and (self._pool.ref_count[block_id] or self._kv.num_available_blocks > 0):
-                    self._pool.share(block_id)
-                    blocks.append(block_id)
+        blocks = [c.blocks[group] for group, first in enumerate(sequence.first_columns) for c in contents[first:]]
+        num_idle = sum(self._pool.ref_count[block_id] == 0 for block_id in blocks)
+        is_whole = len(contents) == sequence.source.num_prompt_tokens // self._kv.block_size
+        if not is_whole or NULL_BLOCK in blocks or num_idle > self._kv.num_available_blocks:
+            return False
+        for block_id in blocks:
+            self._pool.share(block_id)
         self._blocks[name] = blocks
         self._num_tokens[name] = sum(len(content.tokens) for content in contents)
         self._index.num_published += 1
+        return True
 
     def withdraw(self, name: str) -> bool:
         """Let go of a prefix. Its blocks stay while somebody uses them, but nobody finds them any more. False if there

@@ -290,7 +290,7 @@ class Scheduler:
         while (missing := shortage()) > 0:
             if missing <= self.rows.quarantine.num_blocks:
                 return False
-            candidates = [s for s in running[first:] if s.row != NO_ROW]
+            candidates = [s for s in running[first:] if s.row != NO_ROW and not _is_being_published(s)]
             if self._holds_everything(candidates):
                 self._give_up(sequence)
                 return False
@@ -318,7 +318,9 @@ class Scheduler:
         self.num_preemptions += len(gang)
         num_tokens = sum(sequence.num_computed_tokens for sequence in gang)
         beams = gang[0].beams
-        if self._way.swaps(self.swapping.num_blocks(gang), num_tokens) and self.swapping.has_room(gang):
+        # What came back from the host might not be found by others, as what is published must be.
+        may_swap = gang[0].source.publish is None and self.swapping.has_room(gang)
+        if may_swap and self._way.swaps(self.swapping.num_blocks(gang), num_tokens):
             self.num_swap_preemptions += len(gang)
             for sequence in gang:
                 del self.running[sequence.row]
@@ -496,11 +498,14 @@ class Scheduler:
                 continue
             unborn, request.unborn, request.leader = request.unborn, {}, None
             self._num_unborn -= len(unborn)
+            # The worker forks before it writes this plan's entries, so the children need them too.
+            growth = [(g, c, b) for g, row, c, b in step.plan.table_growth if row == leader.row]
             num_born = 0
             for child in unborn.values():
                 fits = self.kv.num_available_blocks > (num_born + 1) * self.kv.spec.num_groups
                 if self.rows.num_available > 0 and fits:
                     self._fork(step, leader, child)
+                    step.plan.table_growth += [(g, child.row, c, b) for g, c, b in growth]
                     num_born += 1
                 else:
                     self.waiting.put(child)
@@ -516,8 +521,6 @@ class Scheduler:
         if not plan.sample_sources:
             plan.sample_sources = list(plan.sample_rows)
         plan.forks.append(RowFork(leader.row, child.row, child.index))
-        # The worker forks before it writes this plan's entries, so the child needs them too.
-        plan.table_growth += [(g, child.row, c, b) for g, row, c, b in plan.table_growth if row == leader.row]
         plan.sample_rows.append(child.row)
         plan.sample_sources.append(leader.row)
         step.sampled.append(child)
@@ -603,7 +606,10 @@ class Scheduler:
             delta.finish_reason = FINISH_LENGTH
             self.num_generated_tokens -= 1
             if sequence.source.publish is not None:
-                self.published.keep(sequence.source.publish, sequence)
+                if not self.published.keep(sequence.source.publish, sequence):
+                    self.num_errors += 1
+                    delta.finish_reason = FINISH_ERROR
+                    delta.error = "the text lost blocks before all of them were published; publish it again"
                 self.end(sequence, keep=False)  # whole blocks are public, what comes after them is nobody's
                 return
         elif token in sequence.stop_tokens and num_answer > sequence.min_answer_tokens:
@@ -666,3 +672,8 @@ class Scheduler:
 
 def _wants_prompt_logprobs(sequence: Sequence) -> bool:
     return sequence.sampling.prompt_logprobs is not None and sequence.status is not SequenceStatus.FINISHED
+
+
+def _is_being_published(sequence: Sequence) -> bool:
+    """Whether the plan in flight completes a text to publish: its blocks must still be there when that is applied."""
+    return sequence.source.publish is not None and sequence.num_tokens == sequence.max_num_tokens

@@ -7,7 +7,7 @@ import pytest
 from octavo.core.engine_core import EngineCore
 from octavo.errors import RequestError
 from octavo.messages import PUBLIC_TENANT, TokenDelta
-from support.core_scripts import drain, engine, publish, request, run, spec, tokens_of
+from support.core_scripts import drain, engine, preempt_next, publish, request, run, spec, tokens_of
 from support.paged_executor import PagedExecutor, expected_tokens
 
 TEXT = list(range(100, 122))
@@ -112,6 +112,45 @@ def test_a_text_published_twice_at_once_is_kept_once() -> None:
     run(core, publish(1, TEXT, "system"), publish(2, TEXT, "system"), publish(3, [1, 2], "tiny"))
     assert [(p.name, p.num_tokens) for p in core.published()] == [("system", WHOLE), ("tiny", 0)]
     assert cached(core, 4, [*TEXT[:WHOLE], 7], tenant="red") == WHOLE
+
+
+def test_two_texts_are_not_published_at_once_under_one_name() -> None:
+    """Or the second would be told that it is published, and what the name stands for would be the first."""
+    core = start()
+    core.add(publish(1, TEXT, "system"))
+    with pytest.raises(RequestError, match="not in use"):
+        core.add(publish(2, [*TEXT, 7], "system"))
+    drain(core)
+    assert cached(core, 3, [*TEXT[:WHOLE], 7], tenant="red") == WHOLE
+
+
+@pytest.mark.parametrize("preemption", ["swap", "recompute"])
+@pytest.mark.parametrize("num_steps", range(12))
+@pytest.mark.parametrize("max_num_batched_tokens", [4, 16, 32])
+def test_what_is_published_is_whole_whoever_needs_its_blocks_meanwhile(
+    preemption: str, num_steps: int, max_num_batched_tokens: int
+) -> None:
+    """An older request grows into the pool while the text is computed, its last step in flight included."""
+    executor = PagedExecutor(spec(4), num_blocks=1 + 8, num_host_blocks=20)
+    core = engine(executor, depth=2, preemption=preemption, max_num_batched_tokens=max_num_batched_tokens)
+    core.add(request(1, num_prompt=3, max_tokens=30))
+    for _ in range(num_steps):
+        core.step(0.0)
+    run(core, publish(2, TEXT[:WHOLE], "system"))
+    assert core.stats().num_preemptions > 0 or num_steps != {4: 4, 16: 8, 32: 9}[max_num_batched_tokens]
+    assert [(p.num_tokens, p.num_blocks) for p in core.published()] == [(WHOLE, WHOLE // 4)]
+    assert cached(core, 3, [*TEXT[:WHOLE], 7], tenant="red") == WHOLE
+
+
+def test_a_text_that_lost_its_blocks_in_its_last_step_is_not_published_at_all() -> None:
+    core = start(depth=2, max_num_batched_tokens=32)
+    core.add(publish(1, TEXT, "system"))
+    core.step(0.0)
+    preempt_next(core, 1)
+    (delta,) = drain(core)
+    assert delta.finish_reason == "error" and "publish it again" in str(delta.error)
+    assert core.published() == [] and core.stats().num_held_blocks == 0 and core.stats().num_errors == 1
+    assert cached(core, 2, TEXT, tenant="red") == 0
 
 
 @pytest.mark.parametrize(
