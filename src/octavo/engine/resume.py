@@ -27,7 +27,9 @@ class LiveRequest:
         self._answers = {request.first_index + i: _Answer() for i in range(request.sampling.n)}
         self._num_unfinished = len(self._answers)
         self._num_prompt_logprobs = 0
+        """Positions that were passed on, once each."""
         self._num_to_skip = 0
+        """Of them, those that the present engine has yet to repeat."""
         self.num_deaths = 0
         """Engines that died under this request since it last received a token."""
 
@@ -89,7 +91,6 @@ class LiveRequest:
             return [request] if not self.finished else []
         if not any(answer.token_ids or answer.finished for answer in self._answers.values()):
             self._num_to_skip = self._num_prompt_logprobs
-            self._num_prompt_logprobs = 0
             return [request]
         rest = []
         for index, answer in self._answers.items():
@@ -98,7 +99,7 @@ class LiveRequest:
             begun = bool(answer.token_ids)
             changes = {"n": 1, **(_PLAIN if begun or index > 0 else {})}
             if not begun and index == 0:
-                self._num_to_skip, self._num_prompt_logprobs = self._num_prompt_logprobs, 0
+                self._num_to_skip = self._num_prompt_logprobs
             rest.append(
                 msgspec.structs.replace(
                     request,

@@ -77,6 +77,18 @@ def test_prompt_logprobs_are_told_once() -> None:
     assert begun.sampling.prompt_logprobs is None, "all of them are known"
 
 
+def test_prompt_logprobs_are_told_once_however_many_engines_die() -> None:
+    entries = [None, *(TokenLogprobs(i, -1.0, 1, []) for i in range(5))]
+    request = live(prompt_logprobs=1)
+    told = []
+    for num_repeated in (3, 2, 4, 6):  # each engine gets so far before it dies
+        delta = TokenDelta(7, 0, [], prompt_logprobs=entries[:num_repeated])
+        request.receive(delta)
+        told += delta.prompt_logprobs or []
+        request.resumed(new_ids())
+    assert told == entries
+
+
 def test_a_beam_search_starts_again_from_its_prompt() -> None:
     request = live(n=2, beam_width=4)
     assert request.resumed(new_ids()) == [request.request]
