@@ -52,11 +52,8 @@ class Beams:
 
     # ---- the search
 
-    def receive(self, sequence: Sequence, found: TokenLogprobs | None) -> list[TokenDelta]:
+    def receive(self, group: BeamGroup, sequence: Sequence, found: TokenLogprobs | None) -> list[TokenDelta]:
         """Take one beam's likeliest tokens; the answers, if that ends the search."""
-        group = sequence.beams
-        if group is None:
-            return []
         group.receive(sequence, [] if found is None else found.top)
         return self.take_turn(group)
 
@@ -105,13 +102,12 @@ class Beams:
     # ---- the end, and beginning again
 
     def _leave(self, beam: Sequence) -> None:
-        """Take a beam's row and blocks at once: no plan in flight names them."""
+        """Take the row and blocks of a beam that has reported at once: no plan in flight names them."""
         scheduler = self._scheduler
-        del scheduler.running[beam.row]
+        row, beam.row = beam.row, NO_ROW
+        del scheduler.running[row]
         scheduler.wake(scheduler.in_flight.leave(beam))
-        if not self.retire_untold(beam):
-            row, beam.row = beam.row, NO_ROW
-            scheduler.rows.give_back(row, scheduler.kv.detach(beam))
+        scheduler.rows.give_back(row, scheduler.kv.detach(beam))
 
     def retire_untold(self, beam: Sequence) -> bool:
         """Take back what the worker was not told of a beam. True if it has never heard of its row either, which is

@@ -293,16 +293,15 @@ class PrefixIndex:
 
     def remove(self, content: Content) -> None:
         """Take a content that no block holds out of the index."""
-        if self._by_key.get(content.key) is not content:
+        if content.parent is None or not self.is_registered(content):
             return
         del self._by_key[content.key]
-        if content.parent is not None:
-            place = (content.parent.key, content.tokens[0])
-            children = self._children.get(place, [])
-            if content in children:
-                children.remove(content)
-            if not children:
-                self._children.pop(place, None)
+        place = (content.parent.key, content.tokens[0])
+        children = self._children.get(place, [])
+        if content in children:
+            children.remove(content)
+        if not children:
+            self._children.pop(place, None)
 
 
 def _num_equal(a: Sequence[object], b: Sequence[object]) -> int:

@@ -575,13 +575,14 @@ class Scheduler:
         add_delta = deltas.append
         finished = SequenceStatus.FINISHED
         logprobs = result.logprobs
-        num_dropped = 0
+        num_dropped = num_of_beams = 0
         for i, (sequence, token) in enumerate(zip(step.sampled, result.token_ids, strict=True)):
             if sequence.status is finished:
                 num_dropped += 1
                 continue
             if sequence.beams is not None:
-                deltas += self.beams.receive(sequence, None if logprobs is None else logprobs[i])
+                num_of_beams += 1
+                deltas += self.beams.receive(sequence.beams, sequence, None if logprobs is None else logprobs[i])
                 continue
             answer = sequence.answer
             answer.append(token)
@@ -594,7 +595,7 @@ class Scheduler:
                 self._finish_if_due(sequence, delta)
             add_delta(delta)
         self.num_wasted_slots += num_dropped
-        self.num_generated_tokens += len(step.sampled) - num_dropped
+        self.num_generated_tokens += len(step.sampled) - num_dropped - num_of_beams
 
     def _finish_if_due(self, sequence: Sequence, delta: TokenDelta) -> None:
         token = sequence.answer[-1]
