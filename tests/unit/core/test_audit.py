@@ -18,7 +18,7 @@ REQUESTS: dict[int, EngineRequest] = {
     for source in (
         request(1, num_prompt=3, max_tokens=20),  # decodes
         request(2, num_prompt=6, max_tokens=30, n=2),  # shares its prompt with itself
-        request(3, num_prompt=7, max_tokens=20),  # is swapped out
+        request(3, num_prompt=7, max_tokens=20, n=2),  # is swapped out
         request(4, num_prompt=4, max_tokens=8, beam_width=2, n=2),
         request(5, num_prompt=2, max_tokens=20),  # is aborted
         request(6, num_prompt=60, max_tokens=4),  # computes its prompt in chunks
@@ -32,9 +32,9 @@ class Scene:
     """An engine at depth 2 in which a sequence is in every place there is."""
 
     def __init__(self) -> None:
-        self.executor = PagedExecutor(spec(4, (None, 5)), num_blocks=120, num_host_blocks=20)
+        self.executor = PagedExecutor(spec(4, (None, 5)), num_blocks=250, num_host_blocks=20)
         self.core = engine(
-            self.executor, depth=2, max_num_seqs=8, max_num_batched_tokens=13, max_model_len=99, preemption="swap",
+            self.executor, depth=2, max_num_seqs=9, max_num_batched_tokens=15, max_model_len=99, preemption="swap",
             erase_freed_blocks=True,
         )  # fmt: skip
         self.deltas: list[TokenDelta] = run(self.core, publish(9, prompt(9, 9), "system"), request(10, num_prompt=9))
@@ -297,6 +297,11 @@ def lose_a_column_of_a_beam(scene: Scene) -> None:
     scene.core._scheduler.beam_groups()[0].beams[0].block_tables[0].pop()
 
 
+def lose_columns_of_two_beams(scene: Scene) -> None:
+    for beam in scene.core._scheduler.beam_groups()[0].beams:
+        beam.block_tables[0].pop()
+
+
 def leave_the_window_early(scene: Scene) -> None:
     scene.sequence(6).first_columns[1] += 1
 
@@ -384,13 +389,14 @@ DAMAGES: list[tuple[Callable[[Scene], None], str]] = [
     (lose_slots, "slots for"),
     (lose_a_column, "columns in group 1"),
     (lose_a_column_of_a_beam, "columns in group 0"),
+    (lose_columns_of_two_beams, "columns in group 0"),
     (leave_the_window_early, "lacks blocks inside its window"),
     (name_the_null_block, "lacks blocks inside its window"),
     (wait_with_a_row, "waits and owns row 0"),
     (wait_with_blocks, "waits and owns row -1"),
     (wait_as_if_running, "waits with status running"),
     (wait_with_host_slots, "is waiting and has host slots"),
-    (use_a_slot_twice, "host slot 0 has reference count 2, and 1 names"),
+    (use_a_slot_twice, "host slot 0 has reference count 3, and 2 names"),
     (leak_a_slot, "and 0 names"),
     (count_free_slots_wrong, "free host slots do not add up"),
     (give_slots_back_too_early, "has reference count 0, and 1 names"),

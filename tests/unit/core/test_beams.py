@@ -62,6 +62,7 @@ def test_the_answers_are_those_of_the_search_alone(wishes: dict[str, object], wi
     deltas = run(core, source, other)
     assert_found(deltas, source)
     assert tokens_of(deltas, 2) == expected_tokens(other)
+    assert core.stats().num_generated_tokens == sum(len(d.token_ids) for d in deltas)
     assert_nothing_left(core)
 
 
@@ -141,6 +142,25 @@ def test_searches_that_do_not_fit_together_are_all_answered(budget: int, depth: 
     assert_nothing_left(core)
 
 
+@pytest.mark.parametrize("preemption", ["swap", "recompute"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_search_in_turns_gives_way_whole(depth: int, preemption: str) -> None:
+    """The budget lets one or two beams go on at a time, so that some stand still when a block is missing."""
+    num_preemptions = 0
+    for num_blocks in range(22, 36):
+        executor = PagedExecutor(spec(4), num_blocks=1 + num_blocks, num_host_blocks=60)
+        core = engine(executor, depth=depth, preemption=preemption, max_num_batched_tokens=4, max_num_seqs=5)
+        source = search(3, num_prompt=5, width=3, n=3, max_tokens=14)
+        others = [request(i, num_prompt=6, max_tokens=30) for i in (1, 2)]
+        deltas = run(core, *others, source)
+        assert_found(deltas, source)
+        for other in others:
+            assert tokens_of(deltas, other.request_id) == expected_tokens(other)
+        assert_nothing_left(core)
+        num_preemptions += core.stats().num_preemptions
+    assert num_preemptions > 0
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("num_steps", range(8))
 @pytest.mark.parametrize("swapped", [False, True])
@@ -183,7 +203,8 @@ def test_a_beam_that_fails_fails_the_search(step_id: int, depth: int) -> None:
     assert_nothing_left(core)
 
 
-def test_a_worker_that_reports_no_candidates_ends_the_search() -> None:
+def test_a_search_that_finds_nothing_says_so() -> None:
+    """A worker that reports no candidates ends it."""
     core = start()
     executor = core._executor
     assert isinstance(executor, PagedExecutor)
@@ -195,9 +216,8 @@ def test_a_worker_that_reports_no_candidates_ends_the_search() -> None:
         return result
 
     executor.answer = silent
-    core.add(search())
-    with pytest.raises(IndexError):
-        drain(core)
+    deltas = run(core, search())
+    assert [(d.index, d.token_ids, d.finish_reason) for d in deltas] == [(i, [], "stop") for i in range(4)]
 
 
 def test_beams_share_the_prompt_and_copy_only_the_last_block() -> None:

@@ -29,6 +29,12 @@ def test_a_number_out_of_range_is_a_config_error(name: str, value: int) -> None:
         engine(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["eviction", "preemption", "admission"])
+def test_an_unknown_policy_is_a_config_error_that_lists_those_there_are(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} = 'best'.*one of "):
+        engine(**{name: "best"})
+
+
 def test_a_pool_of_the_null_block_alone_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="num_blocks = 1"):
         engine(ScriptedExecutor(num_blocks=1))
@@ -56,6 +62,28 @@ def test_a_contradiction_is_refused_by_name_and_changes_nothing(changes: dict[st
         core.add(bad)
     assert refused.value.param == param
     assert core.stats() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "allowed"),
+    [
+        ({"token_ids": [1, 2, 3], "num_prompt": 2}, "token_ids", "the prompt alone"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1 with beam_width"),
+        ({"beam_width": 5, "n": 5}, "beam_width", "at most max_num_seqs"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused(changes: dict[str, Any], param: str, allowed: str) -> None:
+    core = engine()
+    with pytest.raises(RequestError, match=allowed) as refused:
+        core.add(request(**{"beam_width": 2, **changes}))
+    assert refused.value.param == param and not core.has_work
+
+
+def test_a_search_too_large_for_the_pool_is_refused_with_the_sum() -> None:
+    core = engine(ScriptedExecutor(num_blocks=1 + 13))
+    core.add(request(1, num_prompt=6, max_tokens=10, beam_width=3))  # 1 + 3 * (3 + 1)
+    with pytest.raises(ContextLengthError, match="shared by 3 beams of 11 tokens take up to 16 KV blocks"):
+        core.add(request(2, num_prompt=6, max_tokens=11, beam_width=3))
 
 
 def test_an_id_in_use_takes_other_indices() -> None:

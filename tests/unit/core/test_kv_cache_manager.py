@@ -12,7 +12,7 @@ from octavo.core.accounts import Accounts
 from octavo.core.block_keys import ModelFingerprint
 from octavo.core.block_pool import BlockPool
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.prefix_index import PrefixIndex
+from octavo.core.prefix_index import NO_MATCH, PrefixIndex
 from octavo.core.request import Sequence, make_sequences
 from octavo.core.step import StepPlan
 from support.core_scripts import request, spec
@@ -149,6 +149,17 @@ def test_faults_are_counted_by_cause() -> None:
     made.num_lost_tokens = 6
     assert admit(kv, made, 10)
     assert (made.account.num_recompute_faults, made.account.num_allocation_faults) == (2 * 2, 1 * 2)
+
+
+def test_without_an_index_nothing_is_known() -> None:
+    kv = manager()
+    made = sequence(kv, num_prompt=8)
+    assert kv.match(made) == NO_MATCH
+    admit(kv, made, 8)
+    kv.seal(made)
+    assert kv.commit(made, 8) == [] and kv.reset(None) == 0
+    kv.pool.release(kv.detach(made))
+    assert kv.pool.num_free == 20
 
 
 @given(

@@ -8,9 +8,10 @@ import pytest
 
 from octavo.core.accounts import Accounts
 from octavo.core.admission import ADMISSION, AdmissionPolicy, FirstComeFirstServed, SkipAhead
-from octavo.core.preemption import LatestArrival, PreemptionPolicy
+from octavo.core.preemption import WAYS, LatestArrival, MeasuredCosts, PreemptionPolicy, WayPolicy
 from octavo.core.quarantine import Quarantine, Retired
 from octavo.core.request import Sequence, SequenceStatus, make_sequences
+from octavo.core.step import RowSetup, StepPlan, StepResult
 from support.core_scripts import request
 
 
@@ -162,3 +163,60 @@ def test_the_quarantine_keeps_what_a_later_plan_may_name() -> None:
     assert (len(quarantine), quarantine.num_blocks) == (2, 1)
     assert list(quarantine.take(5)) == kept[1:]
     assert (len(quarantine), quarantine.num_blocks) == (0, 0)
+
+
+# ---- swap, or compute again?
+
+
+def step_of(
+    num_tokens: int = 0, num_swapped: int = 0, forward_s: float = 0.0, swap_s: float = 0.0
+) -> tuple[StepPlan, StepResult]:
+    source = request()
+    setup = RowSetup(0, source.token_ids, 5, 0, source.sampling, 7, 0)
+    plan = StepPlan(1, [0], [num_tokens], [], [setup] if num_tokens else [], [], [])
+    plan.swap_in = [(i, i) for i in range(num_swapped)]
+    return plan, StepResult(1, [], forward_s=forward_s, swap_s=swap_s)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_way_answers_before_and_after_it_has_learnt(name: str) -> None:
+    way: WayPolicy = WAYS[name]()
+    for num_blocks, num_tokens in ((1, 1), (1000, 1), (1, 1000)):
+        assert way.swaps(num_blocks, num_tokens) in (True, False)
+    way.observe(*step_of(num_tokens=100, forward_s=1.0))
+    way.observe(*step_of(num_swapped=10, swap_s=0.1))
+    assert way.swaps(1, 1000) == (name != "recompute")
+    assert way.swaps(1000, 1) == (name == "swap")
+
+
+def test_the_first_swap_is_made_to_learn_what_it_takes() -> None:
+    way = MeasuredCosts()
+    assert way.swaps(1000, 1)
+    way.observe(*step_of(num_swapped=10, swap_s=1.0))
+    assert not way.swaps(1, 1000), "nothing is known of computing yet"
+    way.observe(*step_of(num_tokens=MeasuredCosts.FEWEST_TOKENS - 1, forward_s=5.0))
+    assert way.compute_s_per_token is None, "too small a step says what a step costs"
+    way.observe(*step_of(num_tokens=10, forward_s=1.0))
+    # 0.1 s for a block one way, 0.1 s for a token.
+    assert way.swaps(1, 3) and not way.swaps(1, 2)
+
+
+def test_costs_follow_the_newest_figures_slowly() -> None:
+    way = MeasuredCosts()
+    for swap_s in (1.0, 2.0):
+        way.observe(*step_of(num_swapped=10, swap_s=swap_s))
+    assert way.swap_s_per_block == pytest.approx(0.1 + MeasuredCosts.WEIGHT * 0.1)
+    way.observe(*step_of(num_swapped=10))
+    way.observe(*step_of(num_tokens=10))
+    assert way.swap_s_per_block == pytest.approx(0.12) and way.compute_s_per_token is None, "nothing was measured"
+
+
+def test_of_those_passed_over_some_may_leave_meanwhile() -> None:
+    policy, sequences = SkipAhead(), arrivals(3)
+    for sequence in sequences:
+        policy.put(sequence)
+    for sequence in policy.candidates():
+        if sequence is sequences[1]:
+            policy.remove(sequences[0])
+            policy.remove(sequences[1])
+    assert list(policy) == sequences[2:]

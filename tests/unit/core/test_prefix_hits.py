@@ -144,6 +144,8 @@ def test_many_ways_to_go_on_are_remembered_up_to_a_bound() -> None:
     oldest, newest = ends[0], ends[-1]
     assert answered(core, request(50, token_ids=[*PROMPT, *oldest[:2], 200, 201], max_tokens=1)) == 13
     assert answered(core, request(51, token_ids=[*PROMPT, *newest[:2], 200, 201], max_tokens=1)) == 14
+    core.reset_prefix_cache()
+    assert core.audit() == [] and core.stats().num_cached_blocks == 0
 
 
 def play_random_texts(everyone_is_a_tenant: bool) -> EngineCore:

@@ -171,6 +171,32 @@ def test_what_cannot_be_published_is_refused(changes: dict[str, object], allowed
     assert refused.value.param == "publish" and allowed in str(refused.value)
 
 
+def test_an_idle_block_that_is_promised_to_somebody_is_not_taken() -> None:
+    """The text's end is cached in a block that nobody holds, and a request that runs may still need it."""
+    executor = PagedExecutor(spec(4), num_blocks=1 + 4)
+    core = engine(executor, depth=2, max_num_batched_tokens=4)
+    run(core, request(1, token_ids=TEXT[:8], max_tokens=1, tenant=PUBLIC_TENANT))
+    other = request(3, num_prompt=8, max_tokens=1)
+    deltas = run(core, publish(2, TEXT[:8], "system"), other)
+    assert tokens_of(deltas, 3) == expected_tokens(other)
+    assert [(p.num_tokens, p.num_blocks) for p in core.published()] == [(8, 1)]
+
+
+def test_a_gang_that_cannot_come_back_is_computed_again_or_refused() -> None:
+    core = engine(PagedExecutor(spec(4), num_blocks=1 + 12, num_host_blocks=20), preemption="swap")
+    core.add(request(1, num_prompt=20, max_tokens=9, n=2))
+    for _ in range(3):
+        core.step(0.0)
+    preempt_next(core, 1)
+    core.step(0.0)
+    held = core._pool.acquire(9, core.accounts.open("somebody"))
+    deltas = [delta for _ in range(3) for delta in core.step(0.0)]
+    assert [(d.index, d.refusal) for d in deltas] == [(0, "length"), (1, "length")]
+    assert core._scheduler.slots.num_free == 20
+    core._pool.release(held)
+    assert drain(core) == [] and core.stats().num_held_blocks == 0
+
+
 def test_without_a_cache_nothing_is_published() -> None:
     core = start(enable_prefix_caching=False)
     with pytest.raises(RequestError, match="prefix caching is off"):
