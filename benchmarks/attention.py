@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -60,17 +60,25 @@ def make_memory(num_seqs: int, context: int, dtype: str) -> _native.KVMemory:
     return kv
 
 
-def measure(kv: _native.KVMemory, num_seqs: int, context: int, new: int, pool: _native.ThreadPool, isa: str) -> float:
+def measure(
+    kv: _native.KVMemory,
+    num_seqs: int,
+    context: int,
+    new: int,
+    pool: _native.ThreadPool,
+    isa: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Seconds of one pass over all layers."""
     query = np.random.default_rng(1).standard_normal((num_seqs * new, WIDTH), np.float32)
     out = np.empty_like(query)
     rows = np.arange(num_seqs, dtype=np.int32)
     starts = np.arange(num_seqs + 1, dtype=np.int32) * new
     lengths = np.full(num_seqs, context, np.int32)
-    start = time.perf_counter()
+    start = clock()
     for layer in range(NUM_LAYERS):
         _native.attention(kv, layer, query, out, NUM_HEADS, HEAD_DIM**-0.5, 0, rows, starts, lengths, pool, isa)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def main() -> None:
@@ -79,18 +87,29 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "int8"], choices=["bfloat16", "float32", "int8"])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cpu-time", action="store_true", help="not wall time; on a busy machine, with one thread")
     args = parser.parse_args()
+    if args.cpu_time and args.threads != 1:
+        parser.error("--cpu-time needs --threads 1: threads that wait spend time too")
+    clock = time.process_time if args.cpu_time else time.perf_counter
     pool = _native.ThreadPool(args.threads)
     print(f"{args.isa}, {pool.size} threads, {NUM_LAYERS} layers; times over those of {args.dtype[0]}")
-    print(
-        f"{'case':8}{'seqs':>6}{'context':>9}{'new':>5} {'dtype':10}{'ms':>9}{'ratio':>7}{'GB/s':>7}{'of roof':>9}{'GFLOP/s':>9}"
-    )
+    names = ("ms", "ratio", "GB/s", "of roof", "GFLOP/s")
+    print(f"{'case':8}{'seqs':>6}{'context':>9}{'new':>5} {'dtype':10}" + "".join(f"{name:>9}" for name in names))
     for case in CASES:
-        compare(*case, args.dtype, args.repeats, pool, args.isa)
+        compare(*case, args.dtype, args.repeats, pool, args.isa, clock)
 
 
 def compare(
-    what: str, num_seqs: int, context: int, new: int, dtypes: list[str], repeats: int, pool: Any, isa: str
+    what: str,
+    num_seqs: int,
+    context: int,
+    new: int,
+    dtypes: list[str],
+    repeats: int,
+    pool: _native.ThreadPool,
+    isa: str,
+    clock: Callable[[], float],
 ) -> None:
     """Measure one case with each dtype in turn, and print a line for each."""
     memories = {dtype: make_memory(num_seqs, context, dtype) for dtype in dtypes}
@@ -101,16 +120,17 @@ def compare(
     for _ in range(repeats):
         roofs.append(_native.read_bandwidth(pool))
         for dtype, kv in memories.items():
-            seconds[dtype].append(measure(kv, num_seqs, context, new, pool, isa))
+            seconds[dtype].append(measure(kv, num_seqs, context, new, pool, isa, clock))
     seen = num_seqs * sum(range(context - new + 1, context + 1))
     flops = NUM_LAYERS * seen * 4 * NUM_HEADS * HEAD_DIM
     for dtype, kv in memories.items():
         s = statistics.median(seconds[dtype])
         ratio = statistics.median(a / b for a, b in zip(seconds[dtype], seconds[dtypes[0]], strict=True))
         gbs = num_seqs * context / BLOCK_SIZE * kv.bytes_per_block / s / 1e9
+        share = "-" if clock is time.process_time else f"{gbs / statistics.median(roofs):.2f}"  # a roof in wall time
         print(
-            f"{what:8}{num_seqs:6}{context:9}{new:5} {dtype:10}{s * 1e3:9.2f}{ratio:7.2f}{gbs:7.1f}"
-            f"{gbs / statistics.median(roofs):9.2f}{flops / s / 1e9:9.0f}",
+            f"{what:8}{num_seqs:6}{context:9}{new:5} {dtype:10}{s * 1e3:9.2f}{ratio:9.2f}{gbs:9.1f}"
+            f"{share:>9}{flops / s / 1e9:9.0f}",
             flush=True,
         )
 
