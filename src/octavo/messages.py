@@ -141,7 +141,7 @@ def _check_sampling_params(p: SamplingParams) -> None:
         raise RequestError("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
     if p.best_of is not None and p.best_of < p.n:
         raise RequestError("best_of", p.best_of, f"at least n ({p.n})")
-    if p.early_stopping not in (True, False, "never"):
+    if not isinstance(p.early_stopping, bool) and p.early_stopping != "never":
         raise RequestError("early_stopping", p.early_stopping, 'true, false or "never"')
     if p.beam_width is not None:
         _check_beam_params(p, p.beam_width)

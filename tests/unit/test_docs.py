@@ -55,6 +55,7 @@ def test_the_command_line_page_is_current() -> None:
         [sys.executable, ROOT / "scripts" / "cli_reference.py"], capture_output=True, text=True, check=True
     ).stdout
     assert (ROOT / "docs" / "cli.md").read_text() == made, "run `make docs`"
+    assert "%(" not in made, "a help text that only argparse fills in"
 
 
 def test_the_readme_names_every_command_or_points_to_the_page() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from octavo.cli.kv_view import Moment
 
 STATS_PATH = "/v1/kv/stats"
+DEFAULT_URL = "http://127.0.0.1:8000"
 REFRESH_S = 1.0
 PATIENCE_S = 35.0
 """A little longer than the server itself waits for its engine."""
@@ -25,9 +26,7 @@ MAX_WIDTH = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--url", metavar="URL", default="http://127.0.0.1:8000", help="the server (default: %(default)s)"
-    )
+    parser.add_argument("--url", metavar="URL", default=DEFAULT_URL, help=f"the server (default: {DEFAULT_URL})")
     parser.add_argument("--api-key", metavar="KEY", help="the server's API key (also OCTAVO_API_KEY)")
     parser.add_argument(
         "--admin-key", metavar="KEY", help="the server's admin key, to see every tenant (also OCTAVO_ADMIN_API_KEY)"
@@ -39,13 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from octavo.cli.http_client import Endpoint
 
-    key = args.admin_key or os.environ.get("OCTAVO_ADMIN_API_KEY") or args.api_key or os.environ.get("OCTAVO_API_KEY")
-    at = Endpoint.parse(args.url, key)
+    at = Endpoint.parse(args.url, _key(args))
     if args.json:
         _print_json(at, args.url, once=args.once)
     else:
         _show(at, args.url, once=args.once)
     return 0
+
+
+def _key(args: argparse.Namespace) -> str | None:
+    """Of two keys the one that shows more; a key that was given goes before one that the environment holds."""
+    given: str | None = args.admin_key or args.api_key
+    return given or os.environ.get("OCTAVO_ADMIN_API_KEY") or os.environ.get("OCTAVO_API_KEY")
 
 
 def _fetch(at: Endpoint, url: str) -> bytes:

@@ -144,12 +144,12 @@ class _Snapshot:
         for kind, name, help, value in (
             ("gauge", "num_requests_running", "Sequences in the running batch.", stats.num_running),
             ("gauge", "num_requests_waiting", "Sequences waiting to be admitted.", stats.num_waiting),
-            ("gauge", "kv_cache_usage_perc", "Share of KV blocks held by live sequences, 0 to 1.", usage),
+            ("gauge", "kv_cache_usage_perc", "Share of KV blocks that are held, 0 to 1.", usage),
             ("counter", "num_preemptions", "Sequences preempted.", stats.num_preemptions),
             ("counter", "prefix_cache_queries", "Prompt tokens looked up.", stats.num_prefix_query_tokens),
             ("counter", "prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.num_prefix_hit_tokens),
             ("counter", "prompt_tokens_cached", "Prompt tokens not computed, but found.", stats.num_prefix_hit_tokens),
-            ("counter", "prompt_tokens", "Prompt tokens computed.", stats.num_prompt_tokens),
+            ("counter", "prompt_tokens", "Prompt tokens, computed or found.", stats.num_prompt_tokens),
             ("counter", "generation_tokens", "Tokens generated.", stats.num_generated_tokens),
             ("counter", "prompt_tokens_recomputed", "Tokens computed again.", stats.num_recomputed_tokens),
         ):

@@ -174,4 +174,5 @@ def test_the_admin_key_goes_first_and_keys_come_from_the_environment(monkeypatch
     main(["kv", "--json"])
     monkeypatch.setenv("OCTAVO_ADMIN_API_KEY", "d")
     main(["kv", "--json"])
-    assert used == [None, "b", "c", "d"]
+    main(["kv", "--json", "--api-key", "a"])
+    assert used == [None, "b", "c", "d", "a"], "the admin key of one server is not sent to another one's"

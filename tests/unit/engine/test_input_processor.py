@@ -149,6 +149,13 @@ def test_a_search_that_cannot_run_is_refused_with_the_reason(
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize("value", [1, 0, 1.0, "soon", None])
+def test_early_stopping_is_a_switch_or_never(value: Any) -> None:
+    """1 equals True, and a search that compares by identity would have taken it for False."""
+    with pytest.raises(RequestError, match='true, false or "never"'):
+        SamplingParams(beam_width=2, early_stopping=value)
+
+
 def test_a_search_wider_than_half_the_vocabulary_is_refused(tinystories: Tokenizer) -> None:
     inputs = InputProcessor(tiny_info(vocab_size=512, max_num_seqs=1000), tinystories)
     assert inputs.prepare([1], SamplingParams(beam_width=256)).request.sampling.beam_width == 256
