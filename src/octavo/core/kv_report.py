@@ -29,11 +29,10 @@ def num_unfilled_slots(scheduler: Scheduler) -> int:
     filled: dict[int, int] = {}
     size = scheduler.kv.block_size
     for sequence in scheduler.running.values():
-        for table in sequence.block_tables:
+        for table in filter(None, sequence.block_tables):
             # At depth 2 the tokens of the plan in flight count as there.
             used = sequence.num_computed_tokens - (len(table) - 1) * size
-            if table:
-                filled[table[-1]] = max(used, filled.get(table[-1], 0))
+            filled[table[-1]] = max(used, filled.get(table[-1], 0))
     return sum(size - used for used in filled.values())
 
 
