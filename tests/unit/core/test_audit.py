@@ -340,7 +340,8 @@ def count_free_slots_wrong(scene: Scene) -> None:
 
 def give_slots_back_too_early(scene: Scene) -> None:
     slots = scene.core._scheduler.slots
-    slots.release([slot for slot in scene.sequence(3).host_tables[0] if slot != NO_SLOT])
+    for index in range(2):
+        slots.release([slot for slot in scene.sequence(3, index).host_tables[0] if slot != NO_SLOT])
 
 
 DAMAGES: list[tuple[Callable[[Scene], None], str]] = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from octavo.core.engine_core import EngineCore
@@ -147,11 +149,11 @@ def test_searches_that_do_not_fit_together_are_all_answered(budget: int, depth: 
 def test_a_search_in_turns_gives_way_whole(depth: int, preemption: str) -> None:
     """The budget lets one or two beams go on at a time, so that some stand still when a block is missing."""
     num_preemptions = 0
-    for num_blocks in range(22, 36):
+    for num_blocks, num_prompt in product(range(22, 26), range(6, 9)):
         executor = PagedExecutor(spec(4), num_blocks=1 + num_blocks, num_host_blocks=60)
-        core = engine(executor, depth=depth, preemption=preemption, max_num_batched_tokens=4, max_num_seqs=5)
+        core = engine(executor, depth=depth, preemption=preemption, max_num_batched_tokens=3, max_num_seqs=5)
         source = search(3, num_prompt=5, width=3, n=3, max_tokens=14)
-        others = [request(i, num_prompt=6, max_tokens=30) for i in (1, 2)]
+        others = [request(i, num_prompt=num_prompt + i, max_tokens=30) for i in (1, 2)]
         deltas = run(core, *others, source)
         assert_found(deltas, source)
         for other in others:

@@ -179,7 +179,10 @@ def test_an_idle_block_that_is_promised_to_somebody_is_not_taken() -> None:
     other = request(3, num_prompt=8, max_tokens=1)
     deltas = run(core, publish(2, TEXT[:8], "system"), other)
     assert tokens_of(deltas, 3) == expected_tokens(other)
-    assert [(p.num_tokens, p.num_blocks) for p in core.published()] == [(8, 1)]
+    (failed,) = [d for d in deltas if d.request_id == 2]
+    assert failed.finish_reason == "error" and "publish it again" in str(failed.error) and core.published() == []
+    run(core, publish(4, TEXT[:8], "system"))
+    assert [(p.num_tokens, p.num_blocks) for p in core.published()] == [(8, 2)]
 
 
 def test_a_gang_that_cannot_come_back_is_computed_again_or_refused() -> None:
@@ -202,6 +205,9 @@ def test_without_a_cache_nothing_is_published() -> None:
     with pytest.raises(RequestError, match="prefix caching is off"):
         core.add(publish(1, TEXT, "system"))
     assert core.published() == [] and not core.withdraw("system")
+    core.add(request(2))
+    core.step(0.0)
+    assert not core._scheduler.published.keep("system", core._scheduler.running[0])
 
 
 @pytest.mark.parametrize("preemption", ["swap", "recompute"])
