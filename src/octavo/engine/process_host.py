@@ -315,8 +315,15 @@ class ProcessHost:
                             self._receive(0.02)
                         finally:
                             self._receiving.release()
-                if number in self._answers:
-                    return self._answer(question, self._answers[number])
+                event = self._answers.pop(number, None)
+                if event is None:
+                    continue
+                answer = wire.answer_to(question, event)
+                if not isinstance(question, Withdraw):
+                    return answer
+                known = self._forget_published(question.name, asked)
+                if known is not None:
+                    return cast(A, answer or known)
         finally:
             self._answers.pop(number, None)
 
@@ -333,13 +340,11 @@ class ProcessHost:
                 child.send(wire.Ask(number, cast(AnyQuestion, question)))
             return child
 
-    def _answer(self, question: Question[A], event: wire.Answered | wire.Unanswered) -> A:
-        answer = wire.answer_to(question, event)
-        if isinstance(question, Withdraw):
-            with self._sending:
-                known = self._publications.forget(question.name)
-            return cast(A, answer or known)
-        return answer
+    def _forget_published(self, name: str, asked: _Child | None) -> bool | None:
+        """Whether it was known that `name` is published; None, and it stays so, if the engine that has withdrawn it is
+        gone: the next one may have been told to publish it again."""
+        with self._sending:
+            return self._publications.forget(name) if self._child is asked else None
 
     def close(self) -> None:
         with self._sending:

@@ -219,6 +219,23 @@ def test_what_is_withdrawn_during_a_restart_stays_away(start: Start) -> None:
     assert names(host) == []
 
 
+def test_what_an_engine_withdrew_just_before_it_died_stays_away(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = started(start)
+    publish(host, 1, "one", list(range(3, 23)))
+    receive, first_pid = host._receive, host.pid
+
+    def die_after_the_answer(timeout_s: float) -> None:
+        receive(timeout_s)
+        if host._answers and host.pid == first_pid:
+            kill(host)
+            while host.pid in (first_pid, None) or host._publications.being_repeated("one"):
+                receive(0.1)
+
+    monkeypatch.setattr(host, "_receive", die_after_the_answer)
+    assert host.ask(Withdraw("one"))
+    assert host.pid != first_pid and names(host) == [] and not host.ask(Withdraw("one"))
+
+
 def test_an_unexpected_load_error_is_told(start: Start) -> None:
     with pytest.raises(EngineDeadError, match="ZeroDivisionError"):
         start("process", "BrokenExecutor")
