@@ -84,7 +84,7 @@ def deferred(given: Data, expected: Data) -> None:
     """Requests that wait for another's prefix take no place, and go on when the one they wait for is given up."""
     core = engine(ScriptedExecutor(num_blocks=200), depth=2, max_num_seqs=2, max_num_batched_tokens=64)
     for i in range(1, given["alike"] + 1):
-        core.add(request(i, num_prompt=40, max_tokens=2))
+        core.add(request(i, num_prompt=40, max_tokens=2, token_ids=list(range(10, 50))))
     core.add(request(100, num_prompt=6, max_tokens=2, token_ids=[90 + i for i in range(6)]))
     core.step(0.0)
     stats = core.stats()
