@@ -331,6 +331,8 @@ class KVCacheManager:
             if block_id != NULL_BLOCK and content.blocks[group] == NULL_BLOCK and self.pool.content[block_id] is None:
                 content.blocks[group] = block_id
                 self.pool.content[block_id] = content
+        if not any(content.blocks):  # it left every window before it was committed: a swap came between
+            index.remove(content)
 
     # ---- return
 

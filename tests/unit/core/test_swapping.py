@@ -190,3 +190,19 @@ def test_the_sequence_that_stops_while_it_is_swapped_out_does_not_come_back() ->
     deltas += drain(core)
     assert tokens_of(deltas) == answer and not any(plan.swap_in for plan in executor.plans)
     assert_nothing_left(core)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3])
+@pytest.mark.parametrize("max_num_batched_tokens", [8, 16])
+def test_what_left_its_window_before_it_was_committed_is_not_in_the_index(
+    num_steps: int, max_num_batched_tokens: int
+) -> None:
+    """Swapped out with a plan in flight, a sequence commits what that plan computed only when it is back."""
+    executor = PagedExecutor(spec(4, (5,)), num_blocks=40, num_host_blocks=20)
+    core = engine(executor, depth=2, preemption="swap", max_num_batched_tokens=max_num_batched_tokens)
+    source = request(1, num_prompt=17, max_tokens=12)
+    core.add(source)
+    deltas = [delta for _ in range(num_steps) for delta in core.step(0.0)]
+    preempt_next(core, 1)
+    deltas += drain(core)
+    assert tokens_of(deltas) == expected_tokens(source) and core.stats().num_swap_preemptions == 1
