@@ -296,7 +296,14 @@ def crowd(model: Model, form: Format, count: int) -> tuple[list[EngineRequest], 
 
 
 def tiny_pool(
-    form: Format = PLAIN, *, way: str, model: Model = STORIES, count: int = 60, room: int = 450, **settings: Any
+    form: Format = PLAIN,
+    *,
+    way: str,
+    model: Model = STORIES,
+    count: int = 60,
+    room: int = 450,
+    swap_space: int = 2 << 20,
+    **settings: Any,
 ) -> Seen:
     """Everything at once in a pool of `room` tokens, little more than the longest request may need."""
     requests, expected = crowd(model, form, count)
@@ -310,7 +317,7 @@ def tiny_pool(
         max_model_len=128,
         num_blocks=1 + num_groups * room // size,
         preemption=way,
-        swap_space_bytes=16 << 20 if way != "recompute" else 0,
+        swap_space_bytes=swap_space if way != "recompute" else 0,
         **settings,
     ) as engine:
         assert_same(engine.drive(requests, random.Random(7)), expected)
@@ -405,10 +412,11 @@ def published(form: Format = PLAIN, *, model: Model = STORIES, **settings: Any) 
     expected = {key: answer for key, answer in twins(model, form)[1].items() if key[0] < 10}
     owned = [msgspec.structs.replace(r, tenant="ab"[i % 2]) for i, r in enumerate(requests)]
     settings.setdefault("block_size", 8)
-    with open_engine(model, form, max_num_seqs=6, num_blocks=1 + 800, **settings) as engine:
+    with open_engine(model, form, max_num_seqs=12, num_blocks=1 + 800, **settings) as engine:
         prefix = request(999, requests[0].token_ids, tenant=PUBLIC_TENANT, publish="prefix", max_tokens=0)
         engine.drive([prefix])
         [known] = engine.core.published()
+        assert engine.core.reset_prefix_cache() == 0, "a reset took what is published"
         assert known.num_tokens == 144 and engine.core.kv_stats().num_published_blocks == 18
         withdrawn: list[bool] = []
 
@@ -419,8 +427,9 @@ def published(form: Format = PLAIN, *, model: Model = STORIES, **settings: Any) 
         found = engine.drive(owned, None, withdraw)
         assert withdrawn == [True]
         assert_same(found, expected)
-        for account in engine.core.accounts:
-            assert account.tenant == PUBLIC_TENANT or account.num_prefix_hit_tokens >= known.num_tokens
+        assert all(engine.num_cached_tokens[r.request_id] >= known.num_tokens for r in owned), (
+            "somebody did not find it"
+        )
         assert engine.core.published() == [] and engine.stats.num_held_blocks == 0
         return engine.seen
 

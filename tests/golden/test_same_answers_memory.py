@@ -219,4 +219,6 @@ def test_the_default_model_preempted_at_every_step(smollm2: Model) -> None:
 
 @pytest.mark.model
 def test_the_default_model_in_a_tiny_pool(smollm2: Model) -> None:
-    scenarios.tiny_pool(INT8, way="auto", model=smollm2, count=14, room=256, depth=2, num_threads=2)
+    scenarios.tiny_pool(
+        INT8, way="auto", model=smollm2, count=14, room=256, swap_space=64 << 20, depth=2, num_threads=2
+    )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import random
 from concurrent.futures import Future
+from typing import Any
 
+import msgspec
 import pytest
 
 from golden.memory_scenarios import PLAIN, STORIES, Model, open_engine, request, some_tokens
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.core.step import StepPlan, StepResult
-from octavo.messages import KVStats
+from octavo.messages import EngineRequest, KVStats
 from support.core_runs import RealEngine
 from support.paths import TESTS
 from support.tiny_models import TinyLlama, write_tiny_llama
@@ -52,13 +54,21 @@ def test_sixteen_answers_hold_one_prompt_and_sixteen_tails(long: Model, depth: i
     assert {s.num_unfilled_slots % 16 for s in stats[1:]} == {0}
 
 
-def test_tenants_and_salts_never_hit_each_others_blocks() -> None:
+def _scoped(
+    number: int, prompt: list[int], scope: tuple[str, str | None, str | None], **sampling: Any
+) -> EngineRequest:
+    tenant, salt, adapter = scope
+    return msgspec.structs.replace(request(number, prompt, tenant=tenant, salt=salt, **sampling), adapter=adapter)
+
+
+def test_tenants_salts_and_adapters_never_hit_each_others_blocks() -> None:
     prompt = some_tokens(random.Random(2), 150, 512)
-    scopes = [("a", None), ("b", None), ("a", "one"), ("a", "two"), ("b", "one")]
+    scopes = [("a", None, None), ("b", None, None), ("a", "one", None), ("a", "two", None), ("b", "one", None),
+              ("b", None, "lora")]  # fmt: skip
     with open_engine(STORIES, PLAIN, block_size=16, num_blocks=400, max_num_seqs=16) as engine:
-        for number, (tenant, salt) in enumerate(scopes):
-            engine.drive([request(number, prompt, tenant=tenant, salt=salt, max_tokens=20, ignore_eos=True)])
-            assert engine.num_cached_tokens.get(number, 0) == 0, f"{tenant}, {salt} found what is not its own"
+        for number, scope in enumerate(scopes):
+            engine.drive([_scoped(number, prompt, scope, max_tokens=20, ignore_eos=True)])
+            assert engine.num_cached_tokens.get(number, 0) == 0, f"{scope} found what is not its own"
         assert engine.stats.num_prefix_hit_tokens == 0
         blocks = [block for block in engine.core.kv_blocks() if block.state == "cached"]
         owners: dict[str, set[str | None]] = {}
@@ -67,12 +77,12 @@ def test_tenants_and_salts_never_hit_each_others_blocks() -> None:
             owners.setdefault(block.key, set()).add(block.owner)
         assert len(blocks) == len(owners) == 11 * len(scopes), "every scope has its own key for each of its blocks"
         num_of = {tenant: sum(block.owner == tenant for block in blocks) for tenant in "ab"}
-        assert num_of == {"a": 33, "b": 22}
-        for number, (tenant, salt) in enumerate(scopes, 100):
-            engine.drive([request(number, prompt, tenant=tenant, salt=salt, max_tokens=2)])
+        assert num_of == {"a": 33, "b": 33}
+        for number, scope in enumerate(scopes, 100):
+            engine.drive([_scoped(number, prompt, scope, max_tokens=2)])
             assert engine.num_cached_tokens[number] == 149
         hits = {account.tenant: account.num_prefix_hit_tokens for account in engine.core.accounts}
-        assert hits == {"a": 3 * 149, "b": 2 * 149}
+        assert hits == {"a": 3 * 149, "b": 3 * 149}
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -129,13 +129,17 @@ def test_an_idle_engine_erases_what_a_reset_frees(depth: int, erase: bool) -> No
 
 
 @DEPTHS
+@pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("erase", [True, False])
-def test_a_block_is_erased_before_it_is_held_again(depth: int, erase: bool) -> None:
-    """What the last block of a running sequence holds is no more than its own tokens have written."""
+def test_a_block_is_erased_before_it_is_held_again(depth: int, erase: bool, caching: bool) -> None:
+    """What the last block of a running sequence holds is no more than its own tokens have written, whether it was free
+    before or made room."""
     rng = random.Random(3)
-    requests = [request(i, some_tokens(rng, rng.randint(5, 60), 512), max_tokens=rng.randint(2, 30), ignore_eos=True)
-                for i in range(60)]  # fmt: skip
-    settings: dict[str, Any] = {"num_blocks": 24, "block_size": 16, "max_num_seqs": 6, "enable_prefix_caching": False}
+    requests = [  # that share nothing, so that nobody's block is a copy of another's
+        request(i, [3 + i, *some_tokens(rng, rng.randint(5, 60), 512)], max_tokens=rng.randint(2, 30), ignore_eos=True)
+        for i in range(60)
+    ]
+    settings: dict[str, Any] = {"num_blocks": 24, "block_size": 16, "max_num_seqs": 6, "enable_prefix_caching": caching}
     num_too_many = num_looked_at = 0
 
     def look(engine: RealEngine) -> None:
@@ -153,6 +157,7 @@ def test_a_block_is_erased_before_it_is_held_again(depth: int, erase: bool) -> N
         STORIES, PLAIN, depth=depth, erase_freed_blocks=erase, preemption="recompute", **settings
     ) as engine:
         engine.drive(requests, None, look)
+        assert (engine.stats.num_evictions > 0) is caching
     assert num_looked_at > 200
     assert (num_too_many == 0) is erase
 
