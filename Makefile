@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp)
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-torch test-full soak check format build model bench size docs sanitize clean
+.PHONY: help serve test test-torch test-full coverage soak check format build model bench size docs sanitize clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -61,6 +61,10 @@ test-full: $(VENV)/.golden model  ## the long suites
 
 # 200 000 operations times SIZE; 100 takes an hour or two. Each run draws other histories; one that fails says its seed.
 SIZE ?= 100
+coverage: $(VENV)/.test  ## every branch of the core is taken by its own quick tests
+	$(BIN)/python -m pytest tests/unit/core --durations=0 --durations-min=5 \
+	  --cov=octavo.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
+
 soak: export OCTAVO_SOAK = $(SIZE)
 soak: $(VENV)/.test  ## random histories of the core on tagged memory: 20 million operations, or SIZE=1 for 200 000
 	$(BIN)/python -m pytest -s -q --timeout 0 tests/property/test_core_machine.py tests/property/test_fail_the_ith.py $(ARGS)
