@@ -59,7 +59,7 @@ test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
 
-# 200 000 operations times SIZE; 100 takes an hour or two. Each run draws other histories; one that fails says its seed.
+# 200 000 operations times SIZE, on all processors. Each run draws other histories; one that fails says its seed.
 SIZE ?= 100
 coverage: $(VENV)/.test  ## every branch of the core is taken by its own quick tests
 	$(BIN)/python -m pytest tests/unit/core --durations=0 --durations-min=5 \

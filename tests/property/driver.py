@@ -7,14 +7,17 @@ python -m property.driver --operations 20000000 --first-seed 1000000
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from property.world import History, draw_history, play
 
 OPERATIONS_PER_HISTORY = (10, 40, 40, 40, 150)
+OPERATIONS_PER_PART = 200_000
 
 
 @dataclass
@@ -29,14 +32,13 @@ def history_of(seed: int) -> History:
     return draw_history(choose, choose(OPERATIONS_PER_HISTORY))
 
 
-def drive(num_operations: int, first_seed: int = 0, say_every_s: float | None = None) -> Report:
+def drive(num_operations: int, first_seed: int = 0) -> Report:
     """Live histories until so many operations were done: calls of an operation, and steps of a core.
 
     Raises:
         Whatever a history raises, with a note that says how to live it again.
     """
     report = Report()
-    started = said = time.monotonic()
     while report.num_operations < num_operations:
         seed = first_seed + report.num_histories
         try:
@@ -47,15 +49,27 @@ def drive(num_operations: int, first_seed: int = 0, say_every_s: float | None = 
         report.num_operations += world.num_operations
         report.num_histories += 1
         report.events.update(world.events())
-        now = time.monotonic()
-        if say_every_s is not None and now - said > say_every_s:
-            said = now
-            rate = report.num_operations / (now - started)
+    return report
+
+
+def soak(num_operations: int, first_seed: int) -> Report:
+    """The same in all processors, in parts; says after each how far it is."""
+    total = Report()
+    started = time.monotonic()
+    num_parts = -(-num_operations // OPERATIONS_PER_PART)
+    seeds = range(first_seed, first_seed + num_parts * OPERATIONS_PER_PART, OPERATIONS_PER_PART)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for report in pool.map(drive, [OPERATIONS_PER_PART] * num_parts, seeds):
+            total.num_operations += report.num_operations
+            total.num_histories += report.num_histories
+            total.events.update(report.events)
+            seconds = time.monotonic() - started
             print(
-                f"{report.num_operations} operations, {report.num_histories} histories, {rate:.0f} per second",
+                f"{total.num_operations} operations in {total.num_histories} histories, {seconds:.0f} s, "
+                f"{total.num_operations / seconds:.0f} per second",
                 flush=True,
             )
-    return report
+    return total
 
 
 def failure_of(history: History) -> Exception | None:
@@ -89,11 +103,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
     if options.seed is None:
-        started = time.monotonic()
-        report = drive(options.operations, options.first_seed, say_every_s=30)
-        seconds = time.monotonic() - started
-        print(f"{report.num_operations} operations in {report.num_histories} histories, {seconds:.0f} s")
-        print(f"{report.num_operations / seconds:.0f} operations per second; {dict(report.events)}")
+        print(dict(soak(options.operations, options.first_seed).events))
         return
     history = history_of(options.seed)
     if failure_of(history) is None:

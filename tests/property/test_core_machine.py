@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from property.core_machine import CoreMachine, seen
-from property.driver import drive
+from property.driver import drive, soak
 
 SOAK = int(os.environ.get("OCTAVO_SOAK", "1"))
 NUM_OPERATIONS = 200_000
@@ -63,8 +63,7 @@ def never(events: Counter[str]) -> list[str]:
 
 @pytest.mark.timeout(300 * SOAK)
 def test_any_history_keeps_tokens_and_blocks_right() -> None:
-    first_seed = 0 if SOAK == 1 else time.time_ns() // 1_000_000 * 1_000_000
-    report = drive(NUM_OPERATIONS * SOAK, first_seed, say_every_s=None if SOAK == 1 else 60)
+    report = drive(NUM_OPERATIONS) if SOAK == 1 else soak(NUM_OPERATIONS * SOAK, first_seed=time.time_ns())
     assert not never(report.events), f"no history did this: {never(report.events)}"
 
 

@@ -162,6 +162,22 @@ def test_a_published_text_stays_when_memory_is_short() -> None:
     world.finish()
 
 
+def test_a_preempted_reader_of_a_published_text_fits_again() -> None:
+    """It needs the pool but for the published blocks. Back from the host with copies of those it would not fit."""
+    world = World(block_size=1, num_groups=1, capacity=52, budget=4, host_blocks=60, preemption="swap")
+    rules = text(10, 13)
+    world.submit(rules, 0, tenant=PUBLIC_TENANT, publish="rules")
+    world.run_until_idle()
+    world.submit(text(11, 8), 24, ignore_eos=True)
+    world.step(count=2, late=False)
+    world.submit(rules + text(12, 29), 3, ignore_eos=True)
+    reader = world.answers[3, 0]
+    world.run_until_idle()
+    assert world.events()["num_preemptions"] > 0
+    assert reader.end is not None and reader.end.finish_reason == "length"
+    world.finish()
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_tenants_reset_leaves_the_others_alone(depth: int) -> None:
     world = roomy(depth=depth, erases=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,14 @@ def test_progress_and_context_manager(make: MakeLLM, capsys: pytest.CaptureFixtu
         assert len(llm.generate([[1, 2]] * 3, progress=True)) == 3
     with pytest.raises(EngineDeadError):
         llm.generate([1, 2])
+
+
+@pytest.mark.parametrize("host", ["inline", "thread", "process"])
+def test_blocks_of_an_idle_engine_grow_older(make: MakeLLM, host: str) -> None:
+    llm = make(host=host)
+    llm.generate([[5] * 20], SamplingParams(max_tokens=4, temperature=0))
+    cached = [block for block in llm.kv_blocks() if block.state == "cached"]
+    time.sleep(0.05)
+    older = [block for block in llm.kv_blocks() if block.state == "cached"]
+    assert cached and [b.block_id for b in older] == [b.block_id for b in cached]
+    assert all(b.age_s >= a.age_s + 0.05 for a, b in zip(cached, older, strict=True))
