@@ -221,6 +221,10 @@ class EngineCore:
             num_errors=scheduler.num_errors,
         )
 
+    def tell_time(self, now_s: float) -> None:
+        """Let ages be counted up to now, on the clock of `step`; an idle engine makes no steps."""
+        self._pool.now_s = now_s
+
     def kv_stats(self) -> KVStats:
         """Where every block is, in all and per tenant."""
         return kv_stats(self._scheduler, self.accounts, self._kv.spec.bytes_per_block)

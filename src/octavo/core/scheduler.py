@@ -319,9 +319,7 @@ class Scheduler:
         self.num_preemptions += len(gang)
         num_tokens = sum(sequence.num_computed_tokens for sequence in gang)
         beams = gang[0].beams
-        # What came back from the host might not be found by others, as what is published must be.
-        may_swap = gang[0].source.publish is None and self.swapping.has_room(gang)
-        if may_swap and self._way.swaps(self.swapping.num_blocks(gang), num_tokens):
+        if self._swaps(gang, num_tokens):
             self.num_swap_preemptions += len(gang)
             for sequence in gang:
                 del self.running[sequence.row]
@@ -339,6 +337,18 @@ class Scheduler:
                 sequence.forget_blocks()
                 sequence.move_to(SequenceStatus.PREEMPTED)
                 self.waiting.put(sequence)
+
+    def _swaps(self, gang: list[Sequence], num_tokens: int) -> bool:
+        """Whether a gang leaves for the host.
+
+        Not if it reads published blocks: it would come back with copies of its own, and may not fit beside them. Nor
+        if it publishes: what came back from the host might not be found by others.
+        """
+        if gang[0].source.publish is not None or not self.swapping.has_room(gang):
+            return False
+        if any(sequence.lineage is not None and sequence.lineage.public for sequence in gang):
+            return False
+        return self._way.swaps(self.swapping.num_blocks(gang), num_tokens)
 
     def _admit_waiting(self, step: ScheduledStep) -> None:
         # A preempted sequence may still wait for a token from a plan in flight, but not here: the plan that preempted

@@ -90,9 +90,11 @@ class Swapping:
     # ---- back
 
     def needs(self, gang: Gang) -> int:
-        """Blocks to bring a gang back."""
+        """Blocks to bring a gang back and to compute all that is known of it: a prompt may be half done."""
+        spec = self._kv.spec
         slots = {slot for s in gang.sequences for table in s.host_tables for slot in table}
-        return len(slots - {NO_SLOT})
+        num_missing = sum(max(0, spec.blocks_per_tokens(s.num_tokens) - len(s.host_tables[0])) for s in gang.sequences)
+        return len(slots - {NO_SLOT}) + num_missing * spec.num_groups
 
     def swap_in(self, gang: Gang, plan: StepPlan) -> None:
         """Bind rows and blocks to a gang and have its bytes brought. The caller has checked that there is room."""

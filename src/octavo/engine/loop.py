@@ -69,6 +69,7 @@ class EngineLoop:
     def ask(self, question: Question[A]) -> A:
         """Put a question to the core. Raises whatever the core raises; the loop can go on."""
         self._changed = True
+        self.core.tell_time(time.monotonic())
         return question.put_to(self.core)
 
     def step(self) -> Batch:
