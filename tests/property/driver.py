@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from property.world import History, draw_history, play
 
@@ -32,8 +33,11 @@ def history_of(seed: int) -> History:
     return draw_history(choose, choose(OPERATIONS_PER_HISTORY))
 
 
-def drive(num_operations: int, first_seed: int = 0) -> Report:
+def drive(num_operations: int, first_seed: int = 0, **shape: Any) -> Report:
     """Live histories until so many operations were done: calls of an operation, and steps of a core.
+
+    Args:
+        shape: What all of them have in common; see `world.SHAPE`.
 
     Raises:
         Whatever a history raises, with a note that says how to live it again.
@@ -42,7 +46,8 @@ def drive(num_operations: int, first_seed: int = 0) -> Report:
     while report.num_operations < num_operations:
         seed = first_seed + report.num_histories
         try:
-            world = play(history_of(seed))
+            drawn, operations = history_of(seed)
+            world = play((drawn | shape, operations))
         except Exception as error:
             error.add_note(f"again: cd tests; python -m property.driver --seed {seed}")
             raise

@@ -112,14 +112,14 @@ def twin_draws_the_same_noise(patch: MonkeyPatch) -> None:
 @fault
 def twin_without_new_blocks(patch: MonkeyPatch) -> None:
     """The blocks that the forking plan binds to the leader are not in the twin's table."""
-    fork = Scheduler._fork
+    fork = Scheduler._fork_unborn
 
-    def bare(scheduler: Scheduler, step: ScheduledStep, leader: Sequence, child: Sequence) -> None:
+    def bare(scheduler: Scheduler, step: ScheduledStep) -> None:
         num_entries = len(step.plan.table_growth)
-        fork(scheduler, step, leader, child)
+        fork(scheduler, step)
         del step.plan.table_growth[num_entries:]
 
-    patch.setattr(Scheduler, "_fork", bare)
+    patch.setattr(Scheduler, "_fork_unborn", bare)
 
 
 @fault

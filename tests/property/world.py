@@ -35,7 +35,7 @@ SHAPE: dict[str, Sequence[Any]] = {
     "depth": (1, 2),
     "block_size": (4, 1, 2, 8),
     "window": (None, *range(1, 21)),
-    "budget": range(1, 25),
+    "budget": (1, 2, 3, 4, *range(1, 25)),
     "max_num_seqs": range(1, 7),
     "capacity": (*range(8, 61), 120, 240, 480),
     "host_blocks": (40, 8, 0),
@@ -72,7 +72,7 @@ OPERATIONS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
         },
     ),
     "add_beams": (
-        3,
+        4,
         {
             **_PROMPT,
             **_WISHES,
@@ -122,7 +122,9 @@ class Answer:
         expected = self._expected
         first, self.token_ids = len(self.token_ids), self.token_ids + delta.token_ids
         last = len(self.token_ids)
-        is_injected = delta.finish_reason == FINISH_ERROR and (is_lost or self.is_refused(delta))
+        # A text is published whole or not at all: it may have lost blocks, or its key to another content.
+        may_fail = is_lost or self.is_refused(delta) or self.request.publish is not None
+        is_injected = delta.finish_reason == FINISH_ERROR and may_fail
         assert self.token_ids == expected.token_ids[:last], f"{self.token_ids} is not of {expected.token_ids}"
         if self._wants_logprobs and not is_injected:
             assert (delta.logprobs or []) == expected.logprobs[first:last], "other logprobs"
