@@ -92,16 +92,17 @@ def preempt(core: EngineCore, request_id: int) -> None:
     scheduler._preempt(gang, StepPlan(scheduler.rows.last_planned + 1, [], [], [], [], [], []))
 
 
-def preempt_next(core: EngineCore, request_id: int) -> None:
+def preempt_next(core: EngineCore, *request_ids: int) -> None:
     """The same by the next plan, by swap if that is the engine's way."""
     scheduler = core._scheduler
     choose = scheduler._choose_running
 
     def once(step: ScheduledStep) -> bool:
         del scheduler.__dict__["_choose_running"]
-        gang = [s for s in scheduler.running.values() if s.request_id == request_id]
-        if gang:
-            scheduler._preempt(gang, step.plan)
+        for request_id in request_ids:
+            gang = [s for s in scheduler.running.values() if s.request_id == request_id]
+            if gang:
+                scheduler._preempt(gang, step.plan)
         choose(step)
         return False
 

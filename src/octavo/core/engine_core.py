@@ -313,6 +313,8 @@ class EngineCore:
             raise RequestError("publish", name, "left out: prefix caching is off")
         if request.tenant != PUBLIC_TENANT or request.max_tokens != 0 or request.sampling.n != 1:
             raise RequestError("publish", name, f"a request for no tokens by tenant {PUBLIC_TENANT!r}")
+        if request.cache_salt is not None or request.adapter is not None:
+            raise RequestError("publish", name, "left out with a cache salt or an adapter: nobody else would find it")
         being_published = (s.source for r in self._scheduler.requests.values() for s in r.sequences.values())
         taken = any(other.publish == name and other.token_ids != request.token_ids for other in being_published)
         if taken or name in self._scheduler.published:

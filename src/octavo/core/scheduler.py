@@ -566,13 +566,14 @@ class Scheduler:
         for sequence in arrived:
             self.run(sequence)
         self.lost(lost)
-        groups = {s.beams for s in arrived if s.beams is not None and s.status is SequenceStatus.RUNNING}
+        still_running = (s.beams for s in arrived if s.status is SequenceStatus.RUNNING)
+        groups = dict.fromkeys(group for group in still_running if group is not None)  # in order, unlike a set
         return [delta for group in groups for delta in self.beams.take_turn(group)]
 
     def lost(self, sequences: list[Sequence]) -> None:
         """Sequences lost what they had swapped: they compute it again."""
         self.wake(sequences)
-        for group in {s.beams for s in sequences if s.beams is not None}:
+        for group in dict.fromkeys(s.beams for s in sequences if s.beams is not None):
             self.beams.restart(group)
 
     def _commit(self, step: ScheduledStep) -> None:

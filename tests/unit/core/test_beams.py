@@ -144,6 +144,23 @@ def test_searches_that_do_not_fit_together_are_all_answered(budget: int, depth: 
     assert_nothing_left(core)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_two_searches_that_come_back_together_go_on_in_order(depth: int) -> None:
+    plans = []
+    for _ in range(5):
+        core = start(depth, num_host_blocks=60, preemption="swap", max_num_batched_tokens=32)
+        sources = [search(i, width=2, n=2) for i in (1, 2, 3)]
+        for source in sources:
+            core.add(source)
+        deltas = [delta for _ in range(3) for delta in core.step(0.0)]
+        preempt_next(core, 1, 2, 3)
+        deltas += drain(core)
+        for source in sources:
+            assert_found(deltas, source)
+        plans.append(core._executor.plans)  # type: ignore[attr-defined]
+    assert all(other == plans[0] for other in plans[1:]), "the same plans, whatever the addresses of objects"
+
+
 @pytest.mark.parametrize("preemption", ["swap", "recompute"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_search_in_turns_gives_way_whole(depth: int, preemption: str) -> None:

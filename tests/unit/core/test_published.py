@@ -160,6 +160,8 @@ def test_a_text_that_lost_its_blocks_in_its_last_step_is_not_published_at_all() 
         ({"max_tokens": 1}, "for no tokens"),
         ({"n": 2}, "for no tokens"),
         ({"publish": "system"}, "not in use"),
+        ({"cache_salt": "s"}, "nobody else would find it"),
+        ({"adapter": "lora"}, "nobody else would find it"),
     ],
 )
 def test_what_cannot_be_published_is_refused(changes: dict[str, object], allowed: str) -> None:
