@@ -75,22 +75,26 @@ struct VF {
     static __mmask16 mask(int n) { return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1u); }
 };
 
-// W 32-bit integers, or W pairs of 16-bit ones.
+// W 32-bit integers, or, without such instructions, numbers.
 struct VI {
     __m512i v;
     static VI zero() { return {_mm512_setzero_si512()}; }
-    static VI set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
-    static VI load_i8_pairs(const int8_t* p) {
+    VF to_float() const { return {_mm512_cvtepi32_ps(v)}; }
+};
+// W pairs of 16-bit integers.
+struct VPairs {
+    __m512i v;
+    static VPairs set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+    static VPairs load_i8(const int8_t* p) {
         return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
     }
     // W int8, each as the low half of a pair whose high half is undefined.
-    static VI load_i8_low(const int8_t* p) {
+    static VPairs load_i8_low(const int8_t* p) {
         return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
     }
-    VF to_float() const { return {_mm512_cvtepi32_ps(v)}; }
 };
-// sum + a.low * b.low + a.high * b.high, exact.
-[[gnu::always_inline]] inline VI dot_pairs(VI a, VI b, VI sum) {
+// sum + a.low * b.low + a.high * b.high; exact in integers.
+[[gnu::always_inline]] inline VI dot_pairs(VPairs a, VPairs b, VI sum) {
     // Not the intrinsic: with it gcc 12 copies sums to and from memory in every step of a loop.
     asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
     return sum;
@@ -153,16 +157,19 @@ struct VF {
 struct VI {
     __m256i v;
     static VI zero() { return {_mm256_setzero_si256()}; }
-    static VI set1(int32_t x) { return {_mm256_set1_epi32(x)}; }
-    static VI load_i8_pairs(const int8_t* p) {
-        return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
-    }
-    static VI load_i8_low(const int8_t* p) {
-        return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
-    }
     VF to_float() const { return {_mm256_cvtepi32_ps(v)}; }
 };
-inline VI dot_pairs(VI a, VI b, VI sum) { return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(a.v, b.v))}; }
+struct VPairs {
+    __m256i v;
+    static VPairs set1(int32_t x) { return {_mm256_set1_epi32(x)}; }
+    static VPairs load_i8(const int8_t* p) {
+        return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+    }
+    static VPairs load_i8_low(const int8_t* p) {
+        return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+    }
+};
+inline VI dot_pairs(VPairs a, VPairs b, VI sum) { return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(a.v, b.v))}; }
 
 inline VF operator+(VF a, VF b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline VF operator-(VF a, VF b) { return {_mm256_sub_ps(a.v, b.v)}; }
@@ -209,7 +216,11 @@ struct VF {
         for (int i = 0; i < n && i < 8; ++i) r.v[i] = bf16_to_float(p[i]);
         return r;
     }
-    static VF load_i8(const int8_t* p) { return load_i8_n(p, 8); }
+    static VF load_i8(const int8_t* p) {
+        VF r;
+        for (int i = 0; i < 8; ++i) r.v[i] = float(p[i]);
+        return r;
+    }
     static VF load_i8_n(const int8_t* p, int n) {
         VF r = zero();
         for (int i = 0; i < n && i < 8; ++i) r.v[i] = float(p[i]);
@@ -227,41 +238,34 @@ struct VF {
     }
 };
 
+// In float32, which compilers make vectors of: products are exact, sums are rounded.
 struct VI {
-    int32_t v[8];
-    static VI zero() { return set1(0); }
-    static VI set1(int32_t x) {
-        VI r;
-        for (int32_t& e : r.v) e = x;
+    VF v;
+    static VI zero() { return {VF::zero()}; }
+    VF to_float() const { return v; }
+};
+struct VPairs {
+    float low[8], high[8];
+    static VPairs set1(int32_t x) {
+        VPairs r;
+        for (int i = 0; i < 8; ++i) r.low[i] = float(int16_t(x)), r.high[i] = float(x >> 16);
         return r;
     }
-    static VI load_i8_pairs(const int8_t* p) {
-        VI r;
-        for (int i = 0; i < 8; ++i) {
-            const int16_t pair[2] = {p[2 * i], p[2 * i + 1]};
-            std::memcpy(r.v + i, pair, 4);
-        }
+    static VPairs load_i8(const int8_t* p) {
+        int16_t x[8];
+        std::memcpy(x, p, sizeof x);
+        VPairs r;
+        for (int i = 0; i < 8; ++i) r.low[i] = float(int8_t(x[i])), r.high[i] = float(x[i] >> 8);
         return r;
     }
-    static VI load_i8_low(const int8_t* p) {
-        VI r;
-        for (int i = 0; i < 8; ++i) {
-            const int16_t pair[2] = {p[i], 0};
-            std::memcpy(r.v + i, pair, 4);
-        }
-        return r;
-    }
-    VF to_float() const {
-        VF r;
-        for (int i = 0; i < 8; ++i) r.v[i] = float(v[i]);
+    static VPairs load_i8_low(const int8_t* p) {
+        VPairs r = {};
+        for (int i = 0; i < 8; ++i) r.low[i] = float(p[i]);
         return r;
     }
 };
-inline VI dot_pairs(const VI& a, const VI& b, VI sum) {
-    int16_t x[16], y[16];
-    std::memcpy(x, a.v, sizeof x);
-    std::memcpy(y, b.v, sizeof y);
-    for (int i = 0; i < 8; ++i) sum.v[i] += x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+inline VI dot_pairs(const VPairs& a, const VPairs& b, VI sum) {
+    for (int i = 0; i < 8; ++i) sum.v.v[i] = sum.v.v[i] + a.low[i] * b.low[i] + a.high[i] * b.high[i];
     return sum;
 }
 

@@ -174,17 +174,18 @@ void score(const PieceView& view, const PieceView* next, int first, int head_dim
 }
 
 template <int R>
-[[gnu::always_inline]] inline void multiply_integers(const VI (&keys)[kKeyVectors], const float* q,
+[[gnu::always_inline]] inline void multiply_integers(const VPairs (&keys)[kKeyVectors], const float* q,
                                                      VI (&sum)[R][kKeyVectors]) {
     for (int r = 0; r < R; ++r) {
         int32_t pair;
         std::memcpy(&pair, q + r, 4);
-        const VI x = VI::set1(pair);
+        const VPairs x = VPairs::set1(pair);
         for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = dot_pairs(keys[v], x, sum[r][v]);
     }
 }
 
-// The same for int8 keys: queries are pairs of 16-bit integers, sums are integers and exact, then times both scales.
+// The same for int8 keys: queries are pairs of 16-bit integers, sums are integers (portable: float32), then times both
+// scales.
 template <bool PREFETCH, int R>
 void score_int8(const PieceView& view, const PieceView* next, int first, int head_dim, const QueryRows& query,
                 float* scores) {
@@ -192,10 +193,10 @@ void score_int8(const PieceView& view, const PieceView* next, int first, int hea
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = VI::zero();
     const int steps = head_dim / 2;
-    VI k[kKeyVectors];
+    VPairs k[kKeyVectors];
     if (head_dim % 2) {
         for (int v = 0; v < kKeyVectors; ++v)
-            k[v] = VI::load_i8_low(reinterpret_cast<const int8_t*>(view.tails[first + v]));
+            k[v] = VPairs::load_i8_low(reinterpret_cast<const int8_t*>(view.tails[first + v]));
         multiply_integers<R>(k, query.units + steps * query.stride, sum);
     }
     const float* q = query.units;
@@ -204,7 +205,7 @@ void score_int8(const PieceView& view, const PieceView* next, int first, int hea
         if constexpr (PREFETCH)
             for (int v = 0; v < kKeyVectors; ++v) prefetch_l2(next->keys[first + v] + offset);
         for (int v = 0; v < kKeyVectors; ++v)
-            k[v] = VI::load_i8_pairs(reinterpret_cast<const int8_t*>(view.keys[first + v] + offset));
+            k[v] = VPairs::load_i8(reinterpret_cast<const int8_t*>(view.keys[first + v] + offset));
         multiply_integers<R>(k, q, sum);
     }
     for (int v = 0; v < kKeyVectors; ++v) {

@@ -237,7 +237,8 @@ def test_int8_sums_stay_within_32_bits(isa: str, head_dim: int) -> None:
     s.write(0, 0, 140)
     queries = np.full((3, head_dim), 0.1, np.float32)
     (output,) = s.attend([(0, queries)], 1)
-    check(output, s.expect(0, queries, 1))
+    # The portable path's sums of thousands of terms are float32.
+    np.testing.assert_allclose(output, s.expect(0, queries, 1), rtol=2e-5, atol=3e-5)
 
 
 @pytest.mark.parametrize("isa", PATHS)
