@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from octavo.core.beam_group import BeamGroup, Turn
 from octavo.core.request import NO_ROW, Sequence, SequenceStatus
 from octavo.core.step import RowFork, StepPlan
+from octavo.errors import InvariantError
 from octavo.messages import TokenDelta, TokenLogprobs
 
 if TYPE_CHECKING:
@@ -53,8 +54,14 @@ class Beams:
     # ---- the search
 
     def receive(self, group: BeamGroup, sequence: Sequence, found: TokenLogprobs | None) -> list[TokenDelta]:
-        """Take one beam's likeliest tokens; the answers, if that ends the search."""
-        group.receive(sequence, [] if found is None else found.top)
+        """Take one beam's likeliest tokens; the answers, if that ends the search.
+
+        Raises:
+            InvariantError: If the worker reported none. A beam that failed has ended before.
+        """
+        if found is None:
+            raise InvariantError([f"beam {sequence.index} of request {sequence.request_id} got no candidates"])
+        group.receive(sequence, found.top)
         return self.take_turn(group)
 
     def take_turn(self, group: BeamGroup) -> list[TokenDelta]:

@@ -8,6 +8,7 @@ import pytest
 
 from octavo.core.engine_core import EngineCore
 from octavo.core.step import StepPlan, StepResult
+from octavo.errors import InvariantError
 from octavo.messages import EngineRequest, TokenDelta, TokenLogprobs
 from support.core_scripts import ScriptedExecutor, drain, engine, preempt_next, publish, request, run, spec, tokens_of
 from support.paged_executor import PagedExecutor, expected_beams, expected_tokens
@@ -223,7 +224,7 @@ def test_a_beam_that_fails_fails_the_search(step_id: int, depth: int) -> None:
 
 
 def test_a_search_that_finds_nothing_says_so() -> None:
-    """A worker that reports no candidates ends it."""
+    """A worker that reports an empty list of candidates ends it."""
     core = start()
     executor = core._executor
     assert isinstance(executor, PagedExecutor)
@@ -231,7 +232,7 @@ def test_a_search_that_finds_nothing_says_so() -> None:
 
     def silent(plan: StepPlan) -> StepResult:
         result = perform(plan)
-        result.logprobs = None
+        result.logprobs = [TokenLogprobs(0, 0.0, 1, []) for _ in result.token_ids]
         return result
 
     executor.answer = silent
@@ -286,3 +287,18 @@ def test_answers_that_cannot_be_are_empty() -> None:
         (2, [], "stop"),
     ]
     assert [d.score for d in found] == [-0.5, None, None]
+
+
+def test_a_worker_that_reports_no_candidates_is_at_fault() -> None:
+    """It must not look as if the search had found nothing."""
+    executor = PagedExecutor(spec(4))
+    core, perform = engine(executor), executor.answer
+
+    def silent(plan: StepPlan) -> StepResult:
+        result = perform(plan)
+        result.logprobs = None
+        return result
+
+    executor.answer = silent
+    with pytest.raises(InvariantError, match="beam 0 of request 1 got no candidates"):
+        run(core, request(1, beam_width=2, max_tokens=4))
