@@ -59,12 +59,12 @@ test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
 
-# 200 000 operations times SIZE, on all processors. Each run draws other histories; one that fails says its seed.
-SIZE ?= 100
 coverage: $(VENV)/.test  ## every branch of the core is taken by its own quick tests
 	$(BIN)/python -m pytest tests/unit/core --durations=0 --durations-min=5 \
 	  --cov=octavo.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
+# 200 000 operations times SIZE, on all processors. Each run draws other histories; one that fails says its seed.
+SIZE ?= 100
 soak: export OCTAVO_SOAK = $(SIZE)
 soak: $(VENV)/.test  ## random histories of the core on tagged memory: 20 million operations, or SIZE=1 for 200 000
 	$(BIN)/python -m pytest -s -q --timeout 0 tests/property/test_core_machine.py tests/property/test_fail_the_ith.py $(ARGS)

@@ -10,7 +10,7 @@ import pytest
 from octavo.core.step import PromptLogprobs, StepPlan, StepResult
 from octavo.errors import ConfigError, ContextLengthError, InvariantError, RequestError
 from octavo.messages import TokenLogprobs
-from support.core_scripts import ScriptedExecutor, drain, engine, preempt, request, spec, tokens_of
+from support.core_scripts import ScriptedExecutor, drain, engine, preempt, request, run, spec, tokens_of
 
 
 def known(token: int) -> TokenLogprobs:
@@ -346,3 +346,11 @@ def test_accounts_are_kept_per_tenant_and_add_up() -> None:
     assert (red.num_allocation_faults, blue.num_allocation_faults) == (3, 5)
     assert core.stats().num_allocation_faults == 8
     assert core.stats().num_generated_tokens == 8
+
+
+def test_an_idle_engine_is_told_the_time() -> None:
+    core = engine()
+    run(core, request(num_prompt=9))
+    core.tell_time(7.5)
+    ages = {block.age_s for block in core.kv_blocks() if block.state == "cached"}
+    assert ages == {7.5}

@@ -7,7 +7,7 @@ import pytest
 from octavo.core.engine_core import EngineCore
 from octavo.core.step import StepPlan
 from octavo.messages import EngineRequest, TokenDelta
-from support.core_scripts import drain, engine, preempt_next, request, spec, tokens_of
+from support.core_scripts import drain, engine, preempt_next, prompt, publish, request, run, spec, tokens_of
 from support.paged_executor import PagedExecutor, expected_tokens
 
 WINDOWS = (None, 6)
@@ -206,3 +206,18 @@ def test_what_left_its_window_before_it_was_committed_is_not_in_the_index(
     preempt_next(core, 1)
     deltas += drain(core)
     assert tokens_of(deltas) == expected_tokens(source) and core.stats().num_swap_preemptions == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_reader_of_a_published_text_is_computed_again(depth: int) -> None:
+    """Back from the host it would have copies of the published blocks, and might not fit beside them."""
+    core, _ = start(depth)
+    run(core, publish(9, prompt(9, 9), "rules"))
+    source = request(1, token_ids=[*prompt(9, 9)[:8], 1, 2, 3], max_tokens=6)
+    core.add(source)
+    deltas = steps(core, 4)
+    preempt_next(core, 1)
+    deltas += drain(core)
+    assert_answers(deltas, source)
+    stats = core.stats()
+    assert (stats.num_preemptions, stats.num_swap_preemptions) == (1, 0)
