@@ -109,8 +109,8 @@ def main() -> None:
     for name, row in table.items():
         values = f"{row['wall']:>13.3f}{row['cpu']:>8.3f}{row['least']:>11.3f}{row['most']:>8.3f}"
         print(f"{name:<24}{row['step_ms']:>10.3f}{values}")
-    worst = max(row["wall"] for name, row in table.items() if name.startswith("model"))
-    print(f"gate of {GATE:.0%} of step time with the model: {'met' if worst < 1 + GATE else 'missed'}")
+    worst = max(row["cpu"] for name, row in table.items() if name.startswith("model"))
+    print(f"gate of {GATE:.0%} of step time with the model, in CPU time: {'met' if worst < 1 + GATE else 'missed'}")
     if args.json:
         save(Path(args.json), {"model": args.model, "load": os.getloadavg()[0]}, {"figures": table})
 

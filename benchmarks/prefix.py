@@ -1,6 +1,6 @@
 """The prefix workload with the prefix cache on and off: time to first token and throughput.
 
-    python benchmarks/prefix.py [MODEL] [--rounds 5] [--json FILE] [flags of octavo serve]
+    python benchmarks/prefix.py [MODEL] [--rounds 5] [--json FILE] [--flag=value of octavo serve]
 
 64 requests of 544 tokens, the first 512 the same, 64 answer tokens each, 16 at once, streamed over HTTP. Two servers,
 alike but for the cache, take turns; a round has a text of its own, so its first requests find nothing. Ratios are taken
