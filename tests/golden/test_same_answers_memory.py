@@ -49,6 +49,20 @@ def test_shared_prefixes_with_erasure() -> None:
     assert seen.num_erased > 0 and seen.num_chunked > 0
 
 
+def test_shared_prefixes_swapped_at_every_step() -> None:
+    """What a sequence shares with others leaves and comes back, again and again, while others find it."""
+    preempting: list[Preempting] = []
+
+    def watch(engine: RealEngine) -> None:
+        if not preempting:
+            preempting.append(Preempting(engine, at_every_step()))
+
+    seen = scenarios.shared_prefixes(
+        count=40, preemption="swap", swap_space_bytes=4 << 20, watch=watch, max_num_batched_tokens=1024
+    )
+    assert preempting[0].num_times.total() > 200 and seen.num_swapped_in > 100
+
+
 @DEPTHS
 def test_a_request_takes_over_from_one_whose_row_fails(depth: int) -> None:
     scenarios.takeover(abort=False, depth=depth)

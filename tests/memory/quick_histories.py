@@ -13,7 +13,6 @@ from golden.memory_scenarios import INT8, Model
 from memory import test_accounts as accounts
 from memory import test_erasure as erasure
 from support.core_runs import RealEngine
-from support.memory_runs import Preempting, at_every_step
 from support.tiny_models import TinyLlama, write_tiny_llama
 
 History = Callable[[], object]
@@ -57,15 +56,8 @@ def shared_prefixes_and_evictions() -> None:
 
 
 @history
-def shared_prefixes_that_were_swapped() -> None:
-    preempting: list[Preempting] = []
-
-    def watch(engine: RealEngine) -> None:
-        if not preempting:
-            preempting.append(Preempting(engine, at_every_step()))
-
-    scenarios.shared_prefixes(count=30, preemption="swap", swap_space_bytes=4 << 20, watch=watch)
-    assert preempting[0].num_times.total() > 100
+def preempted_in_the_middle_of_prompts() -> None:
+    scenarios.preempted_once_at(way="recompute", places=range(1), num_tokens=32, max_num_batched_tokens=16)
 
 
 @history

@@ -84,6 +84,9 @@ BROKEN_BY: dict[str, str] = {
         no_quarantine
         preempted_not_resumed
     """,
+    "preempted_in_the_middle_of_prompts": """
+        promise_not_returned
+    """,
     "recomputed_at_depth_2": """
         token_sampled_twice
     """,
