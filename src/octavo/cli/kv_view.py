@@ -123,12 +123,12 @@ def _percent(part: int, whole: int) -> str:
 def _tenants(accounts: list[KVAccount]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("tenant", overflow="fold")
-    for heading in ("held", "promised", "cached", "host", "alloc", "copy", "swap", "recomp", "hits", "refused"):
+    for heading in ("held", "promised", "cached", "host", "alloc", "copy", "swap", "recomp", "hits"):
         table.add_column(heading, justify="right", no_wrap=True, overflow="crop")
     for account in sorted(accounts, key=lambda account: -account.num_held_blocks):
         gauges = (account.num_held_blocks, account.num_promised_blocks, account.num_cached_blocks)
         faults = [getattr(account, f"num_{name}_faults") for name in _FAULTS]
         hits = _percent(account.num_prefix_hit_tokens, account.num_prefix_query_tokens)
         numbers = [f"{number:,}" for number in (*gauges, account.num_host_blocks, *faults)]
-        table.add_row(Text(account.tenant), *numbers, hits, f"{account.num_quota_refusals:,}")
+        table.add_row(Text(account.tenant), *numbers, hits)
     return table

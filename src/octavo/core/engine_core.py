@@ -121,7 +121,7 @@ class EngineCore:
         """
         self._check(request)
         sequences = self._sequences(request)
-        self._scheduler.add(request.request_id, sequences)
+        self._scheduler.add(request.request_id, sequences, self._blocks_needed(request))
 
     def _sequences(self, request: EngineRequest) -> list[Sequence]:
         account, num_groups, first = self.accounts.open(request.tenant), self._kv.spec.num_groups, self._num_arrivals
@@ -293,20 +293,27 @@ class EngineCore:
             raise RequestError(
                 "beam_width", width, f"at most max_num_seqs ({self._max_num_seqs}): all beams run together"
             )
-        # At worst beams share nothing but the prompt's whole blocks, and copy their last block while others hold it.
-        spec = self._kv.spec
-        shared = num_prompt // spec.block_size * spec.num_groups
-        own = spec.blocks_per_tokens(num_prompt % spec.block_size + request.max_tokens) * spec.num_groups
-        needed = shared + width * (own + spec.num_groups)
+        needed = self._blocks_needed(request)
         if needed > self._pool.num_blocks:
             raise ContextLengthError(
                 "beam_width",
                 width,
                 message=(
                     f"{num_prompt} prompt tokens shared by {width} beams of {request.max_tokens} tokens take up to "
-                    f"{needed} KV blocks of {spec.block_size} tokens, but the pool has {self._pool.num_blocks}"
+                    f"{needed} KV blocks of {self._kv.block_size} tokens, but the pool has {self._pool.num_blocks}"
                 ),
             )
+
+    def _blocks_needed(self, request: EngineRequest) -> int:
+        """Most blocks that a request needs at once to get on, alone in the pool and with nothing to hit."""
+        spec, num_prompt, width = self._kv.spec, request.num_prompt_tokens, request.sampling.beam_width
+        if width is None:
+            # The last token of an answer is never computed, so it needs no slot.
+            return self._kv.peak_blocks(num_prompt + max(1, request.max_tokens) - 1)
+        # At worst beams share nothing but the prompt's whole blocks, and copy their last block while others hold it.
+        shared = num_prompt // spec.block_size * spec.num_groups
+        own = spec.blocks_per_tokens(num_prompt % spec.block_size + request.max_tokens) * spec.num_groups
+        return shared + width * (own + spec.num_groups)
 
     def _check_published(self, request: EngineRequest, name: str) -> None:
         if self._kv.index is None:

@@ -339,10 +339,14 @@ class KVCacheManager:
     def detach(self, sequence: Sequence) -> list[int]:
         """Take every block and promise from a sequence. The blocks stay held until `pool.release`."""
         self._promise(sequence, 0)
+        # Column by column over the groups: what is released last makes room last, and no group should lose its
+        # beginning before another has lost its end.
+        columns = range(len(sequence.block_tables[0]))
         block_ids = [
-            block_id
+            table[column]
+            for column in columns
             for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True)
-            for block_id in table[first:]
+            if column >= first
         ]
         sequence.block_tables = [[] for _ in sequence.block_tables]
         sequence.first_columns = [0] * len(sequence.first_columns)

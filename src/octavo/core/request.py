@@ -182,11 +182,13 @@ class Sequence:
 class Request:
     """A request that is not finished, with those of its sequences that are not."""
 
-    __slots__ = ("leader", "sequences", "unborn")
+    __slots__ = ("leader", "num_needed_blocks", "sequences", "unborn")
 
     def __init__(self) -> None:
         self.sequences: dict[int, Sequence] = {}
         """By index. A resumed request may come back one child at a time, under its old id."""
+        self.num_needed_blocks = 0
+        """Most blocks that one of its sequences, or its beam search, needs at once to get on."""
         self.leader: Sequence | None = None
         """Computes the prompt for those that are not born yet."""
         self.unborn: dict[int, Sequence] = {}

@@ -141,12 +141,16 @@ class Scheduler:
 
     # ---- arrivals and departures
 
-    def add(self, request_id: int, sequences: list[Sequence]) -> None:
+    def add(self, request_id: int, sequences: list[Sequence], num_needed_blocks: int) -> None:
         """Queue a request's sequences; the first one computes the prompt for all that have computed nothing.
 
         The caller has checked that they can run and that their indices are new.
+
+        Args:
+            num_needed_blocks: Most blocks that one of them, or a beam search, needs at once to get on.
         """
         request = self.requests.setdefault(request_id, Request())
+        request.num_needed_blocks = max(request.num_needed_blocks, num_needed_blocks)
         for sequence in sequences:
             request.sequences[sequence.index] = sequence
             self.kv.identify(sequence)
@@ -375,8 +379,8 @@ class Scheduler:
             return
         request = self.requests[sequence.request_id]
         why = (
-            f"the request needs more KV memory than is left: {self.published.num_blocks} of "
-            f"{self.kv.pool.num_blocks} blocks are taken by published prefixes"
+            f"the request needs up to {request.num_needed_blocks} KV blocks at once, and {self.published.num_blocks} of "
+            f"the pool's {self.kv.pool.num_blocks} are taken by published prefixes"
         )
         if sequence.beams is not None:
             indices = list(range(sequence.source.sampling.n))
@@ -619,10 +623,11 @@ class Scheduler:
             delta.finish_reason = FINISH_LENGTH
             self.num_generated_tokens -= 1
             if sequence.source.publish is not None:
-                if not self.published.keep(sequence.source.publish, sequence):
+                why = self._why_not_published(sequence.source.publish, sequence)
+                if why is not None:
                     self.num_errors += 1
                     delta.finish_reason = FINISH_ERROR
-                    delta.error = "the text lost blocks before all of them were published; publish it again"
+                    delta.error = why
                 self.end(sequence, keep=False)  # whole blocks are public, what comes after them is nobody's
                 return
         elif token in sequence.stop_tokens and num_answer > sequence.min_answer_tokens:
@@ -633,6 +638,19 @@ class Scheduler:
         else:
             return
         self.end(sequence)
+
+    def _why_not_published(self, name: str, sequence: Sequence) -> str | None:
+        """Publish what a sequence has computed; why that is not done, if it is not."""
+        others = [r.num_needed_blocks for i, r in self.requests.items() if i != sequence.request_id]
+        num_left = self.kv.pool.num_blocks - self.published.num_blocks - sequence.num_held_blocks
+        if max(others, default=0) > num_left:
+            return (
+                f"a request that is not finished may need {max(others)} KV blocks at once, and the text would leave "
+                f"{max(0, num_left)} of {self.kv.pool.num_blocks}; publish it when the request is finished"
+            )
+        if not self.published.keep(name, sequence):
+            return "the text lost blocks before all of them were published; publish it again"
+        return None
 
     def _error_deltas(self, step: ScheduledStep, result: StepResult) -> list[TokenDelta]:
         """End the sequences that failed alone; of a beam search all."""

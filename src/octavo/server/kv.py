@@ -113,7 +113,13 @@ class KVAuditRoute:
             repair = convert(await read_json_object(scope, receive, limit, may_be_empty=True), AuditRequest).repair
         broken = await self._context.engine.audit(repair)
         left = await self._context.engine.audit() if repair and broken else broken
-        body = {"object": "kv.audit", "sound": not left, "broken": broken, "left": left, "repaired": broken != left}
+        body = {
+            "object": "kv.audit",
+            "sound": not left,
+            "broken": broken,
+            "left": left,
+            "repaired": len(left) < len(broken),
+        }
         await send_json(send, 200, json_bytes(body))
 
 

@@ -266,7 +266,8 @@ def test_a_search_that_no_longer_fits_is_refused(depth: int, preemption: str) ->
     executor = PagedExecutor(spec(4), num_blocks=1 + 26, num_host_blocks=60)
     core = engine(executor, depth=depth, preemption=preemption)
     source = search(num_prompt=4, max_tokens=20, width=4, n=2)
-    deltas = run(core, publish(9, list(range(60)), "a"), publish(8, list(range(200, 224)), "b"), source)
+    run(core, publish(9, list(range(60)), "a"), publish(8, list(range(200, 224)), "b"))
+    deltas = run(core, source)
     assert [(d.request_id, d.index, d.refusal) for d in deltas if d.error] == [(1, 0, "length"), (1, 1, "length")]
     assert "taken by published prefixes" in str(next(d.error for d in deltas if d.error))
 
