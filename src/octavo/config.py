@@ -115,7 +115,9 @@ class SchedulerConfig:
     """What one step may hold."""
 
     max_num_seqs: int = _setting(64, "sequences running at once")
-    max_num_batched_tokens: int = _setting(512, "tokens computed in one step; longer prompts are split")
+    max_num_batched_tokens: int = _setting(
+        128, "tokens computed in one step; longer prompts are split, so that nobody who streams waits long"
+    )
     admission: str = _setting(
         "fcfs",
         "who is admitted next: first come first served, or skip: who fits now may pass who does not, 64 times at most",
