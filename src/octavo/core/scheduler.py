@@ -379,8 +379,8 @@ class Scheduler:
             return
         request = self.requests[sequence.request_id]
         why = (
-            f"the request needs up to {request.num_needed_blocks} KV blocks at once, and {self.published.num_blocks} of "
-            f"the pool's {self.kv.pool.num_blocks} are taken by published prefixes"
+            f"the request needs up to {request.num_needed_blocks} KV blocks at once, and "
+            f"{self.published.num_blocks} of the pool's {self.kv.pool.num_blocks} are taken by published prefixes"
         )
         if sequence.beams is not None:
             indices = list(range(sequence.source.sampling.n))
