@@ -282,7 +282,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     num_evictions: int = 0
     """Cached blocks that made room."""
     num_takeovers: int = 0
-    """Requests that computed a prefix themselves because the one they waited for was gone."""
+    """Times that whoever computed a prefix for others was gone before it was done, so that one of them took over."""
     num_shared_waits: int = 0
     """Requests that waited for another to compute a prefix they share."""
 

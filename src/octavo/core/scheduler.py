@@ -156,7 +156,10 @@ class Scheduler:
             self.kv.identify(sequence)
         leader, *others = sequences
         self.waiting.put(leader)
-        if others:
+        if request.leader is not None:
+            for sequence in others:  # under an id whose prompt is being computed for others already
+                self.waiting.put(sequence)
+        elif others:
             request.leader = leader
             request.unborn = {sequence.index: sequence for sequence in others}
             self._num_unborn += len(others)

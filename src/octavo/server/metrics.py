@@ -195,7 +195,7 @@ class _Snapshot:
             ("swap_preemptions", "Preemptions that swapped.", s.num_swap_preemptions),
             ("evictions", "Cached KV blocks that made room.", s.num_evictions),
             ("shared_waits", "Requests that waited for another to compute a shared prefix.", s.num_shared_waits),
-            ("takeovers", "Of those, requests that computed it themselves in the end.", s.num_takeovers),
+            ("takeovers", "Times the one they waited for was gone, so that one of them took over.", s.num_takeovers),
             ("wasted_slots", "Results dropped because their sequence had already ended.", s.num_wasted_slots),
             ("sequence_errors", "Sequences that failed.", s.num_errors),
         ):

@@ -106,3 +106,14 @@ def test_n_answers_for_no_tokens_end_together() -> None:
     deltas = run(core, request(1, num_prompt=6, n=3, max_tokens=0))
     assert sorted((d.index, d.token_ids, d.finish_reason) for d in deltas) == [(i, [], "length") for i in range(3)]
     assert core.stats().num_generated_tokens == 0
+
+
+def test_more_answers_under_an_id_whose_prompt_is_being_computed() -> None:
+    """After a crash the children of a request come back in parts."""
+    core = engine(PagedExecutor(spec(4), num_blocks=60), max_num_seqs=6)
+    first, second = request(1, num_prompt=7, n=3), request(1, num_prompt=7, n=2, first_index=3)
+    core.add(first)
+    core.add(second)
+    deltas = drain(core)
+    assert_answers(deltas, first, range(3))
+    assert_answers(deltas, second, range(3, 5))
