@@ -11,7 +11,7 @@ from pathlib import Path
 from golden import memory_scenarios as scenarios
 from golden.memory_scenarios import INT8, Model
 from memory import test_accounts as accounts
-from memory import test_erasure as erasure
+from memory import test_pool_bytes as erasure
 from support.core_runs import RealEngine
 from support.tiny_models import TinyLlama, write_tiny_llama
 

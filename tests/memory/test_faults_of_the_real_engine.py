@@ -2,7 +2,7 @@
 
 The same faults are planted under random histories of the core alone in `property.test_planted_faults`; here the real
 worker computes, and the fault shows as a wrong answer, a byte that is left, or a broken book. `docs/testing.md` has the
-table; `python -m memory.test_planted_faults` from tests/ writes it again.
+table; `python -m memory.test_faults_of_the_real_engine` from tests/ writes it again.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_keys_of_eight_bits_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_enough_faults_are_caught_and_the_page_lists_them() -> None:
     assert len(CAUGHT_BY) >= FEWEST
     assert CAUGHT_BY.keys() <= ALL_FAULTS.keys() and WORKER_FAULTS.keys() <= CAUGHT_BY.keys()
-    assert split(PAGE)[1] == table(), "run `python -m memory.test_planted_faults` in tests/"
+    assert split(PAGE)[1] == table(), "run `python -m memory.test_faults_of_the_real_engine` in tests/"
 
 
 def table() -> str:

@@ -122,7 +122,7 @@ def most_held_blocks(model: Path, prompt: list[int], beam_width: int | None, blo
 
 @pytest.mark.parametrize("block_size", [8, 16, 64])
 def test_beams_hold_little_more_than_greedy(block_size: int, tmp_path: Path) -> None:
-    """One prompt of 512 tokens, 4 beams. The default model's are counted in test_sharing.py."""
+    """One prompt of 512 tokens, 4 beams. The default model's are counted in test_shared_blocks.py."""
     model = write_tiny_llama(tmp_path / "long", TinyLlama(max_position=1024))
     prompt = np.random.default_rng(7).integers(3, 96, 512).tolist()
     greedy, beam = (most_held_blocks(model, prompt, width, block_size) for width in (None, 4))
