@@ -298,6 +298,7 @@ class ProcessHost:
         with self._sending:
             self._dead = why
             self._live.clear()
+        _LOG.error("%s; the server answers no more and must be restarted", why)
         raise EngineDeadError(why)
 
     def stats(self) -> EngineStats:

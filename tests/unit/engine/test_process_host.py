@@ -90,7 +90,7 @@ def test_aborts_and_submits_during_a_restart_are_kept(start: Start) -> None:
     wait_idle(host)
 
 
-def test_an_engine_that_dies_again_and_again_stays_dead(start: Start) -> None:
+def test_an_engine_that_dies_again_and_again_stays_dead(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     host = started(start)
     for _ in range(MAX_RESTARTS):
         old = host.pid
@@ -103,6 +103,8 @@ def test_an_engine_that_dies_again_and_again_stays_dead(start: Start) -> None:
     with pytest.raises(EngineDeadError, match=rf"{MAX_RESTARTS + 1} times"):
         collect(host, {(1, 0)})
     assert not host.alive and host.pid is None
+    (said,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert f"{MAX_RESTARTS + 1} times" in said and "must be restarted" in said
 
 
 def test_a_request_that_kills_every_engine_is_given_up(start: Start) -> None:
