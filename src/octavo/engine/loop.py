@@ -42,6 +42,8 @@ class EngineLoop:
         self._refused: list[TokenDelta] = []
         self._changed = True
         self._reported_s = 0.0
+        self._began_s = time.monotonic()
+        """The core's time zero, so that a block nobody ever used is as old as the engine, not as the machine."""
 
     @property
     def has_work(self) -> bool:
@@ -69,14 +71,14 @@ class EngineLoop:
     def ask(self, question: Question[A]) -> A:
         """Put a question to the core. Raises whatever the core raises; the loop can go on."""
         self._changed = True
-        self.core.tell_time(time.monotonic())
+        self.core.tell_time(time.monotonic() - self._began_s)
         return question.put_to(self.core)
 
     def step(self) -> Batch:
         """Advance by one step."""
         now_s = time.monotonic()
         refused, self._refused = self._refused, []
-        batch = Batch(refused + self.core.step(now_s))
+        batch = Batch(refused + self.core.step(now_s - self._began_s))
         idle = not self.core.has_work
         if idle or now_s - self._reported_s >= STATS_INTERVAL_S:
             batch.stats = self.core.stats()

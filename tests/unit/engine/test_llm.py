@@ -184,3 +184,11 @@ def test_blocks_of_an_idle_engine_grow_older(make: MakeLLM, host: str) -> None:
     older = [block for block in llm.kv_blocks() if block.state == "cached"]
     assert cached and [b.block_id for b in older] == [b.block_id for b in cached]
     assert all(b.age_s >= a.age_s + 0.05 for a, b in zip(cached, older, strict=True))
+
+
+def test_a_block_that_nobody_used_is_as_old_as_the_engine(make: MakeLLM) -> None:
+    before_s = time.monotonic()
+    llm = make()
+    llm.generate([[5] * 20], SamplingParams(max_tokens=4, temperature=0))
+    unused = llm.kv_blocks()[-1]
+    assert unused.state == "free" and 0 < unused.age_s <= time.monotonic() - before_s
