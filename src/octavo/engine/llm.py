@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType, UnionType
 from typing import Any
 
+import msgspec
+
 from octavo.config import EngineConfig
 from octavo.engine.build import find_files
 from octavo.engine.dispatch import Dispatcher, Mailbox
@@ -135,14 +137,16 @@ class LLM:
         Raises:
             RequestError: If any of them cannot be served; then none is run.
         """
+        if beam_width is None:
+            raise RequestError("beam_width", beam_width, "an integer from 1 to 1024")
         params = SamplingParams(
-            n=beam_width,
             beam_width=beam_width,
             max_tokens=max_tokens,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
             ignore_eos=ignore_eos,
         )
+        params = msgspec.structs.replace(params, n=beam_width)
         return self.generate(prompts, params, progress=progress, cache_salt=cache_salt)
 
     def chat(

@@ -192,3 +192,10 @@ def test_a_block_that_nobody_used_is_as_old_as_the_engine(make: MakeLLM) -> None
     llm.generate([[5] * 20], SamplingParams(max_tokens=4, temperature=0))
     unused = llm.kv_blocks()[-1]
     assert unused.state == "free" and 0 < unused.age_s <= time.monotonic() - before_s
+
+
+@pytest.mark.parametrize("beam_width", [0, -1, 1e308, "1", None, True, 2**63])
+def test_a_beam_width_that_is_none_is_named(make: MakeLLM, beam_width: Any) -> None:
+    with pytest.raises(RequestError) as refused:
+        make().beam_search("Once", beam_width=beam_width)
+    assert refused.value.param == "beam_width"
