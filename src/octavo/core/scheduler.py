@@ -645,11 +645,13 @@ class Scheduler:
     def _why_not_published(self, name: str, sequence: Sequence) -> str | None:
         """Publish what a sequence has computed; why that is not done, if it is not."""
         others = [r.num_needed_blocks for i, r in self.requests.items() if i != sequence.request_id]
-        num_left = self.kv.pool.num_blocks - self.published.num_blocks - sequence.num_held_blocks
-        if max(others, default=0) > num_left:
+        tables = zip(sequence.block_tables, sequence.first_columns, strict=True)
+        own = {block_id for table, first in tables for block_id in table[first:]}
+        num_left = self.kv.pool.num_blocks - len(own.union(*self.published))
+        if others and max(others) > num_left:
             return (
                 f"a request that is not finished may need {max(others)} KV blocks at once, and the text would leave "
-                f"{max(0, num_left)} of {self.kv.pool.num_blocks}; publish it when the request is finished"
+                f"{num_left} of {self.kv.pool.num_blocks}; publish it when the request is finished"
             )
         if not self.published.keep(name, sequence):
             return "the text lost blocks before all of them were published; publish it again"

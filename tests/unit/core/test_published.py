@@ -243,3 +243,11 @@ def test_a_text_that_would_leave_no_room_for_who_runs_is_not_published() -> None
     assert tokens_of(deltas, 1) == expected_tokens(source)[1:] and core.published() == []
     (again,) = run(core, publish(3, TEXT, "system"))
     assert again.finish_reason == "length" and core.published()[0].num_tokens == WHOLE
+
+
+def test_the_same_text_under_another_name_takes_no_more_room() -> None:
+    """8 blocks of 4, 5 of them published: the second name shares them."""
+    core = engine(PagedExecutor(spec(4), num_blocks=1 + 8))
+    run(core, publish(1, TEXT, "system"))
+    (delta,) = run(core, publish(2, TEXT, "again"))
+    assert delta.finish_reason == "length" and len(core.published()) == 2
