@@ -306,9 +306,6 @@ class Scheduler:
             if victim.request_id != sequence.request_id or victim.beams is not None:
                 # Its sequences share blocks, so one of them alone would free little.
                 gang = [s for s in candidates if s.request_id == victim.request_id]
-            # What all beams of a search need is asked before the first of them is chosen, so no test comes here.
-            if first < i and any(member in step.sequences for member in gang):  # pragma: no cover
-                return False  # this plan computes some of them; the next one may let them all go
             self._preempt(gang, step.plan)
             if sequence in gang:
                 return False

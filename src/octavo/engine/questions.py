@@ -25,7 +25,7 @@ class Question(msgspec.Struct, Generic[A], frozen=True, array_like=True):
 
     def put_to(self, core: EngineCore) -> A:
         """The core's answer."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: the metaclass of msgspec's structs leaves no room for that of abc
 
 
 class Audit(Question[list[str]], frozen=True, array_like=True, tag="audit"):

@@ -303,3 +303,18 @@ def test_a_worker_that_reports_no_candidates_is_at_fault() -> None:
     executor.answer = silent
     with pytest.raises(InvariantError, match="beam 0 of request 1 got no candidates"):
         run(core, request(1, beam_width=2, max_tokens=4))
+
+
+def test_what_a_later_beam_lets_go_does_not_help_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beams grow one after another: 0, 1 and 1 blocks, then one that lets two go, need 2 blocks and not none."""
+    core = start()
+    core.add(search(max_tokens=6, width=4))
+    for _ in range(3):
+        core.step(0.0)
+    scheduler = core._scheduler
+    (group,) = scheduler.beam_groups()
+    available = scheduler.kv.num_available_blocks
+    assert len(group.beams) == 4
+    needs = dict(zip(sorted(group.beams, key=lambda beam: beam.arrival), (0, 1, 1, -2), strict=True))
+    monkeypatch.setattr(scheduler.kv, "shortage", lambda beam, end: needs[beam] - available)
+    assert scheduler.beams.shortage(group) == 2 - available
