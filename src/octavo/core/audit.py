@@ -50,8 +50,7 @@ def references(scheduler: Scheduler) -> Counter[int]:
     """How often tables, the quarantine and published prefixes name each block."""
     references: Counter[int] = Counter()
     for sequence in resident(scheduler):
-        for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True):
-            references.update(table[first:])
+        references.update(sequence.block_ids())
     for retired in scheduler.rows.quarantine:
         references.update(retired.block_ids)
     for blocks in scheduler.published:

@@ -99,13 +99,7 @@ class KVCacheManager:
 
     def _prefill_blocks(self, num_tokens: int, match: Match) -> int:
         """New blocks that a prefill binds at most at once, over all groups, after a match."""
-        whole = self.spec.blocks_per_tokens(num_tokens) - len(match.contents)
-        total = whole * (self.spec.num_groups - len(self._windows))
-        for _, window in self._windows:
-            # That many adjacent tokens touch one block more than they fill when they start inside a block.
-            span = window - 1 + self._max_unread
-            total += min(whole, (span + self.block_size - 2) // self.block_size + 1)
-        return total
+        return self.peak_blocks(num_tokens - len(match.contents) * self.block_size)
 
     def _num_revived(self, match: Match) -> int:
         """Blocks of a match that nobody holds: to take them costs as much as to bind new ones."""
@@ -278,9 +272,8 @@ class KVCacheManager:
         block copies it, but for the last one."""
         child.block_tables = [table.copy() for table in parent.block_tables]
         child.first_columns = parent.first_columns.copy()
-        for table, first in zip(child.block_tables, child.first_columns, strict=True):
-            for block_id in table[first:]:
-                self.pool.share(block_id)
+        for block_id in child.block_ids():
+            self.pool.share(block_id)
         child.num_computed_tokens = child.last_start = parent.num_computed_tokens
         child.next_commit = parent.next_commit
         child.lineage = None if parent.lineage is None else parent.lineage.fork()
@@ -339,15 +332,7 @@ class KVCacheManager:
     def detach(self, sequence: Sequence) -> list[int]:
         """Take every block and promise from a sequence. The blocks stay held until `pool.release`."""
         self._promise(sequence, 0)
-        # Column by column over the groups: what is released last makes room last, and no group should lose its
-        # beginning before another has lost its end.
-        columns = range(len(sequence.block_tables[0]))
-        block_ids = [
-            table[column]
-            for column in columns
-            for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True)
-            if column >= first
-        ]
+        block_ids = sequence.block_ids()
         sequence.block_tables = [[] for _ in sequence.block_tables]
         sequence.first_columns = [0] * len(sequence.first_columns)
         sequence.num_slots = 0

@@ -18,8 +18,7 @@ def pinned_blocks(scheduler: Scheduler) -> set[int]:
     for retired in scheduler.rows.quarantine:
         references.update(retired.block_ids)
     for sequence in scheduler.swapping.arriving:
-        for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True):
-            references.update(table[first:])
+        references.update(sequence.block_ids())
     ref_count = scheduler.kv.pool.ref_count
     return {block_id for block_id, count in references.items() if ref_count[block_id] == count}
 

@@ -158,6 +158,20 @@ class Sequence:
             return self.answer[first - len(source) : last - len(source)]
         return source[first:] + self.answer[: last - len(source)]
 
+    def block_ids(self) -> list[int]:
+        """The blocks its tables name, column by column over the groups.
+
+        Who gives them back walks from the end, so no group loses its beginning before another has lost its end.
+        """
+        if len(self.block_tables) == 1:  # nothing to interleave, and most models have one group
+            return self.block_tables[0][self.first_columns[0] :]
+        return [
+            table[column]
+            for column in range(max(map(len, self.block_tables)))
+            for table, first in zip(self.block_tables, self.first_columns, strict=True)
+            if first <= column < len(table)
+        ]
+
     @property
     def num_held_blocks(self) -> int:
         return sum(map(len, self.block_tables)) - sum(self.first_columns)

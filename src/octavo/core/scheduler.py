@@ -642,9 +642,7 @@ class Scheduler:
     def _why_not_published(self, name: str, sequence: Sequence) -> str | None:
         """Publish what a sequence has computed; why that is not done, if it is not."""
         others = [r.num_needed_blocks for i, r in self.requests.items() if i != sequence.request_id]
-        tables = zip(sequence.block_tables, sequence.first_columns, strict=True)
-        own = {block_id for table, first in tables for block_id in table[first:]}
-        num_left = self.kv.pool.num_blocks - len(own.union(*self.published))
+        num_left = self.kv.pool.num_blocks - len(set(sequence.block_ids()).union(*self.published))
         if others and max(others) > num_left:
             return (
                 f"a request that is not finished may need {max(others)} KV blocks at once, and the text would leave "

@@ -193,8 +193,7 @@ def _references(sequences: list[Sequence]) -> Counter[int]:
     """Blocks that sequences name, with the number of names."""
     references: Counter[int] = Counter()
     for sequence in sequences:
-        for table, first in zip(sequence.block_tables, sequence.first_columns, strict=True):
-            references.update(table[first:])
+        references.update(sequence.block_ids())
     return references
 
 
