@@ -28,6 +28,7 @@ from octavo.messages import EngineRequest, SamplingParams
 
 GATE = 0.03
 PROMPT = 64
+STEP_TOKENS = 128
 
 
 def request(number: int, max_tokens: int) -> EngineRequest:
@@ -50,7 +51,7 @@ def time_steps(executor: Executor, is_on: bool, num_seqs: int, num_steps: int) -
     core = EngineCore(
         executor,
         max_num_seqs=num_seqs,
-        max_num_batched_tokens=512,
+        max_num_batched_tokens=STEP_TOKENS,
         max_model_len=2048,
         enable_prefix_caching=is_on,
         preemption="auto" if is_on else "recompute",
@@ -97,7 +98,12 @@ def main() -> None:
     table: dict[str, dict[str, float]] = {}
     for count in args.sequences:
         config = EngineConfig.of(
-            model=args.model, max_num_seqs=count, max_model_len=2048, num_blocks=2048, block_size=16
+            model=args.model,
+            max_num_seqs=count,
+            max_num_batched_tokens=STEP_TOKENS,
+            max_model_len=2048,
+            num_blocks=2048,
+            block_size=16,
         )
         executor = LocalExecutor.load(config, find_files(config))
         table[f"model, {count}"] = compare(executor, count, args.rounds, args.steps)
