@@ -86,6 +86,30 @@ def test_bench_offline_and_bench_serve_with_a_server_of_its_own(tmp_path: Path) 
         result = json.loads((tmp_path / name).read_text())
         assert (result["completed"], result["total_output_tokens"]) == (3, 48)
     assert result["own_server"] and result["wrong_length"] == 0 and result["request_rate"] == 50
+    assert result["peak_rss_bytes"] > 10e6
+
+
+def test_bench_latency(tmp_path: Path) -> None:
+    shape = [
+        "--input-len",
+        "12",
+        "--output-len",
+        "5",
+        "--batch-size",
+        "3",
+        "--num-iters-warmup",
+        "1",
+        "--num-iters",
+        "2",
+    ]
+    save = ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "latency.json"]
+    done = octavo("bench", "latency", MODEL, *shape, *save)
+    assert done.returncode == 0, done.stderr
+    assert "3 x (12 in, 5 out)" in done.stdout and "first token" in done.stdout
+    result = json.loads((tmp_path / "latency.json").read_text())
+    assert len(result["latency_ms"]) == len(result["ttft_ms"]) == len(result["tpot_ms"]) == 2
+    for whole, first, each in zip(result["latency_ms"], result["ttft_ms"], result["tpot_ms"], strict=True):
+        assert whole == pytest.approx(first + 4 * each)
 
 
 def test_what_serve_prints_works_when_pasted(tmp_path: Path) -> None:

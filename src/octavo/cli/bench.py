@@ -5,5 +5,7 @@ from __future__ import annotations
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("octavo.cli.bench_serve", "load an OpenAI-compatible server and time its streams"),
     "offline": ("octavo.cli.bench_offline", "time a workload through the Python API"),
+    "latency": ("octavo.cli.bench_latency", "time one batch of fixed size and lengths, again and again"),
     "step": ("octavo.cli.bench_step", "time the scheduler's own work per step"),
+    "quality": ("octavo.cli.bench_quality", "perplexity of a text in each format beside float32"),
 }

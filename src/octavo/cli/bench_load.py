@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ class Record(msgspec.Struct, kw_only=True):
     """Gaps between the pieces of text of one answer."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    """As the server counts them, but no fewer than the pieces of text it sent: some count one answer of several."""
     wanted_tokens: int = 0
     error: str | None = None
 
@@ -66,6 +67,8 @@ class Load(msgspec.Struct, kw_only=True, frozen=True):
     seed: int = 0
     ignore_eos: bool = True
     extra_body: dict[str, Any] = {}
+    rewrite: Callable[[Item, dict[str, Any]], dict[str, Any]] | None = None
+    """Makes of the usual body what a server with fields of its own wants."""
 
 
 async def send_one(load: Load, item: Item) -> Record:
@@ -85,6 +88,8 @@ async def send_one(load: Load, item: Item) -> Record:
     if load.ignore_eos:
         body["ignore_eos"] = True
     body |= load.extra_body
+    if load.rewrite is not None:
+        body = load.rewrite(item, body)
     record = Record(start_s=time.perf_counter(), wanted_tokens=item.output_token_count * item.n)
     try:
         await _follow(load, body, item, record)
@@ -97,6 +102,7 @@ async def send_one(load: Load, item: Item) -> Record:
 async def _follow(load: Load, body: dict[str, Any], item: Item, record: Record) -> None:
     first: dict[int, float] = {}
     last: dict[int, float] = {}
+    pieces = 0
     async with contextlib.aclosing(stream(load.at, load.endpoint, body)) as events:
         async for data in events:
             now = time.perf_counter()
@@ -111,9 +117,11 @@ async def _follow(load: Load, body: dict[str, Any], item: Item, record: Record) 
                 else:
                     first[choice.index] = now
                 last[choice.index] = now
+                pieces += 1
             if event.usage is not None:
                 record.prompt_tokens = event.usage.prompt_tokens
                 record.output_tokens = event.usage.completion_tokens
+    record.output_tokens = max(record.output_tokens, pieces)
     if first:
         record.ttft_s = min(first.values()) - record.start_s
     gaps = item.output_token_count - 1

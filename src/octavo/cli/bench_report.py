@@ -76,6 +76,8 @@ def print_report(title: str, figures: dict[str, Any], metrics: list[str], percen
         ("output tokens/s", f"{figures['output_throughput']:.1f}"),
         ("input + output tokens/s", f"{figures['total_token_throughput']:.1f}"),
     ]
+    if figures.get("peak_rss_bytes"):
+        rows.append(("peak memory of the server, MB", f"{figures['peak_rss_bytes'] / 1e6:.0f}"))
     for row in rows:
         totals.add_row(*row)
     console.print(totals)

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload_arguments(parser)
     group = parser.add_argument_group("Load")
     group.add_argument("--base-url", metavar="URL", help="server to measure (default: start one for MODEL)")
+    group.add_argument(
+        "--server-pid", type=int, metavar="N", help="process of the --base-url server, to watch its memory"
+    )
     group.add_argument("--endpoint", default="/v1/completions", help="path to post to (default: /v1/completions)")
     group.add_argument("--served-model-name", metavar="NAME", help="name to ask for (default: the first one listed)")
     group.add_argument("--api-key", metavar="KEY", help="sent as bearer token (also OCTAVO_API_KEY)")
@@ -66,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
     from octavo.cli.bench_report import print_report, result_path, save, summarize
 
     metrics, percentiles = _metrics(args), _percentiles(args)
-    with _server(args) as url:
-        setup, records, duration_s = asyncio.run(_measure(args, url))
-    figures = summarize(records, duration_s, metrics, percentiles)
+    with _server(args) as (url, pid):
+        setup, records, duration_s, peak_rss = asyncio.run(_measure(args, url, pid))
+    figures = summarize(records, duration_s, metrics, percentiles) | {"peak_rss_bytes": peak_rss}
     rate = "closed loop" if args.request_rate == float("inf") else f"{args.request_rate:g} requests/s"
     limit = f", {setup['max_concurrency']} in flight" if setup["max_concurrency"] else ""
     print_report(f"{setup['workload']} on {setup['model_id']}, {rate}{limit}", figures, metrics, percentiles)
@@ -99,11 +102,15 @@ def _percentiles(args: argparse.Namespace) -> list[float]:
     return values
 
 
-async def _measure(args: argparse.Namespace, url: str) -> tuple[dict[str, Any], list[Any], float]:
+async def _measure(
+    args: argparse.Namespace, url: str, pid: int | None
+) -> tuple[dict[str, Any], list[Any], float, int | None]:
+    """How it was done, the records, the seconds it took, and the server's peak memory if its process is known."""
     import os
 
     from octavo.cli.bench_load import Load, send_all, send_one
     from octavo.cli.http_client import Endpoint, first_model
+    from octavo.cli.process_tree import watch_memory
 
     at = Endpoint.parse(url, args.api_key or os.environ.get("OCTAVO_API_KEY", "").split(",")[0] or None)
     await _wait_until_ready(at, args.ready_check_timeout_sec)
@@ -124,7 +131,8 @@ async def _measure(args: argparse.Namespace, url: str) -> tuple[dict[str, Any], 
         record = await send_one(load, items[0])
         if record.error:
             raise OctavoError(f"the warm-up request failed: {record.error}")
-    records, duration_s = await send_all(load, items)
+    async with watch_memory(pid) as peak:
+        records, duration_s = await send_all(load, items)
     setup = {
         "model_id": model,
         "workload": workload_name(args),
@@ -136,7 +144,7 @@ async def _measure(args: argparse.Namespace, url: str) -> tuple[dict[str, Any], 
         "seed": args.seed,
         "own_server": args.base_url is None,
     }
-    return setup, records, duration_s
+    return setup, records, duration_s, peak.rss_bytes or None
 
 
 def _positive(name: str, value: float) -> float:
@@ -181,17 +189,17 @@ def _tokenizer(args: argparse.Namespace, served: str) -> Any:
 
 
 @contextlib.contextmanager
-def _server(args: argparse.Namespace) -> Iterator[str]:
-    """The URL to measure: the one given, or that of a server started for as long as the context lasts."""
+def _server(args: argparse.Namespace) -> Iterator[tuple[str, int | None]]:
+    """URL and process of what to measure: as given, or a server started for as long as the context lasts."""
     if args.base_url:
-        yield args.base_url
+        yield args.base_url, args.server_pid
         return
     port = _free_port()
     command = [sys.executable, "-m", "octavo.cli.main", "serve", *_server_words(args), "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         _wait_for_port(process, port, args.ready_check_timeout_sec)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process.pid
     finally:
         process.terminate()
         try:

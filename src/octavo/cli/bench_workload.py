@@ -33,6 +33,8 @@ _WORD = re.compile(rb" [a-z]{3,}")
 
 _NUM_WORDS = 8000
 _SYSTEM_PROMPT_TOKENS = 512
+_CHAT_LENGTHS_SEED = 1001
+"""Fixes chat's lengths: with 64 requests 10,236 input and 9,575 output tokens in all."""
 
 
 class WordTokenizer(Protocol):
@@ -143,7 +145,7 @@ def _item(words: _Words, rng: random.Random, num_input: int, num_output: int, he
 
 def _chat(words: _Words, rng: random.Random, count: int | None) -> list[Item]:
     count = count or 64
-    shape = random.Random(f"chat lengths {count}")
+    shape = random.Random(_CHAT_LENGTHS_SEED)
     inputs = lengths(shape, count, 160, 1.0, 4, 1024)
     outputs = lengths(shape, count, 150, 0.8, 4, 512)
     return [_item(words, rng, i, o) for i, o in zip(inputs, outputs, strict=True)]
