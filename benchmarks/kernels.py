@@ -37,7 +37,7 @@ class Model:
         self.weights = []
         rows = {shape: rng.standard_normal(shape, np.float32) for shape in [*LAYER, LOGITS]}
         for n, k in [*LAYER * NUM_LAYERS, LOGITS]:
-            matrix = _native.Matrix(arena, n, k, self.bf16, isa)
+            matrix = _native.Matrix(arena, n, k, _native.WeightFormat.bfloat16() if self.bf16 else _native.WeightFormat.float32(), isa)
             data = rows[n, k]
             matrix.pack((data.view(np.uint32) >> 16).astype(np.uint16) if self.bf16 else data, 0, pool)
             self.weights.append(matrix)

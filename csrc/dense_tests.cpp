@@ -40,13 +40,13 @@ void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<flo
     require_shape(x, x.shape(0), size_t(weight.k), "x must be [M, k]");
     require_shape(out, x.shape(0), size_t(weight.n), "out must be [M, n]");
     require(bias.empty() || int64_t(bias.size()) == weight.n, "bias must hold n values");
-    const size_t bytes = weight.kernels->linear_scratch_bytes(weight.k, int(x.shape(0)), weight.bf16);
+    const size_t bytes = weight.kernels->linear_scratch_bytes(weight.k, int(x.shape(0)), weight.format);
     const std::unique_ptr<void, decltype(&std::free)> scratch(std::malloc(bytes + 1), &std::free);
     if (!scratch) throw std::bad_alloc();
     const LinearArgs args{x.data(),
                           x.stride(0),
                           weight.memory.data,
-                          weight.bf16,
+                          weight.format,
                           weight.n,
                           weight.k,
                           bias.empty() ? nullptr : bias.data(),
@@ -63,7 +63,7 @@ void call_embedding(const Matrix& table, const Ints& token_ids,
     require_shape(out, token_ids.shape(0), size_t(table.k), "out must be [T, k]");
     for (size_t i = 0; i < token_ids.shape(0); ++i)
         require(token_ids(i) >= 0 && token_ids(i) < table.n, "token_ids must be rows of the table");
-    const EmbeddingArgs args{table.memory.data, table.bf16, table.k,
+    const EmbeddingArgs args{table.memory.data, table.format, table.k,
                              token_ids.data(),  out.data(), int(token_ids.shape(0))};
     nb::gil_scoped_release release;
     table.kernels->embedding(args, pool);

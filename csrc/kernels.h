@@ -52,23 +52,40 @@ struct AttentionArgs {
 // Passes over a row of logits work in blocks of this many, the last one shorter.
 constexpr int kSampleBlock = 256;
 
+// How a weight is kept. In the group formats a row is cut into groups of `group` elements, the last one maybe shorter;
+// an element is a code c, and stands for scale * (c - zero) + minimum of its group, each step rounded to float32.
+struct WeightFormat {
+    enum class Kind : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 } kind;
+    int group = 0;             // 16 or 32
+    int zero = 0;              // 0 to 255; with kInt4 to 15
+    bool minimum = false;      // without, it is 0
+    bool half_scales = false;  // scales and minimums are float16 numbers exactly; else any float32
+
+    bool in_groups() const { return kind == Kind::kInt8 || kind == Kind::kInt4; }
+    int64_t groups_of(int64_t k) const { return (k + group - 1) / group; }
+};
+
 // Rows of a weight, [num_rows, k], to be put in their place of a packed one. Rows may come in several parts; packing a
 // part touches only its own elements.
 struct PackArgs {
-    const void* rows;  // float32, or bfloat16 bits
+    const void* rows;       // float32, bfloat16 bits, or codes of one byte each
+    const float* scales;    // group formats: [num_rows, groups_of(k)]
+    const float* minimums;  // the same, or null
     int64_t first_row;
     int64_t num_rows;
     int64_t k;
-    bool bf16;
+    WeightFormat format;
     void* packed;  // packed_bytes() long, zero at first
 };
 
-// out = x @ weight.T (+ bias), float32 [num_tokens, n].
+// out = x @ weight.T (+ bias), float32 [num_tokens, n]. With bfloat16 weights a path may round x to bfloat16, always or
+// never. With group formats each group of x is rounded to integers of 8 bits times a float32 scale; products are added
+// as integers within a group, and as float32 over the groups in their order.
 struct LinearArgs {
     const float* x;  // [num_tokens, k]
     int64_t x_stride;
     const void* weight;  // packed
-    bool bf16;
+    WeightFormat format;
     int64_t n;
     int64_t k;
     const float* bias;  // [n], or null
@@ -81,7 +98,7 @@ struct LinearArgs {
 // Rows of a packed weight, as float32 [num_tokens, k].
 struct EmbeddingArgs {
     const void* weight;
-    bool bf16;
+    WeightFormat format;
     int64_t k;
     const int32_t* token_ids;
     float* out;
@@ -121,8 +138,8 @@ struct Kernels {
     // block_sum may be null. No x is above max, factor is positive.
     double (*row_exp)(const float* x, int64_t n, float max, float factor, float* p, float* block_sum);
     int64_t (*count_above)(const float* x, int64_t n, float value);
-    int64_t (*packed_bytes)(int64_t n, int64_t k, bool bf16);
-    size_t (*linear_scratch_bytes)(int64_t k, int max_num_tokens, bool bf16);
+    int64_t (*packed_bytes)(int64_t n, int64_t k, const WeightFormat& format);
+    size_t (*linear_scratch_bytes)(int64_t k, int max_num_tokens, const WeightFormat& format);
     void (*pack)(const PackArgs&, ThreadPool&);
     void (*linear)(const LinearArgs&, ThreadPool&);
     void (*embedding)(const EmbeddingArgs&, ThreadPool&);

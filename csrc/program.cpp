@@ -26,19 +26,20 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;
 
 }  // namespace
 
-Matrix::Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, bool bf16)
-    : kernels(&kernels), n(n), k(k), bf16(bf16) {
+Matrix::Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, const WeightFormat& format)
+    : kernels(&kernels), n(n), k(k), format(format) {
     if (n < 1 || k < 1 || n > INT32_MAX || k > INT32_MAX || n * k > kMaxElements)
         refuse("shape", std::to_string(n) + " x " + std::to_string(k) +
                             ": a matrix needs rows and columns, and at most 2^40 elements");
-    bytes = size_t(kernels.packed_bytes(n, k, bf16));
+    bytes = size_t(kernels.packed_bytes(n, k, format));
     memory = arena.take(bytes);
 }
 
-void Matrix::pack(const void* rows, int64_t first_row, int64_t num_rows, ThreadPool& pool) {
+void Matrix::pack(const void* rows, const float* scales, const float* minimums, int64_t first_row, int64_t num_rows,
+                  ThreadPool& pool) {
     if (first_row < 0 || num_rows < 0 || first_row > n - num_rows)
         refuse("first_row", "the rows do not fit the matrix's " + std::to_string(n));
-    kernels->pack({rows, first_row, num_rows, k, bf16, memory.data}, pool);
+    kernels->pack({rows, scales, minimums, first_row, num_rows, k, format, memory.data}, pool);
 }
 
 // Cosines and sines of one set of frequencies: [positions][2][half], grown as positions are met.
@@ -162,7 +163,7 @@ void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int 
     Op op{Op::Kind::kLinear};
     op.out = check_out(out, weight.n, slots_[size_t(x.slot)].selected, {x});
     op.x = x, op.matrix = &weight, op.vector = std::move(bias);
-    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.bf16));
+    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.format));
     ops_.push_back(std::move(op));
 }
 
@@ -342,9 +343,9 @@ void Program::execute(const Op& op, const StepInput& in) {
     switch (op.kind) {
         case Op::Kind::kEmbedding:
             return kernels_.embedding(
-                {op.matrix->memory.data, op.matrix->bf16, op.matrix->k, in.token_ids, rows.out, rows.num_rows}, pool_);
+                {op.matrix->memory.data, op.matrix->format, op.matrix->k, in.token_ids, rows.out, rows.num_rows}, pool_);
         case Op::Kind::kLinear:
-            return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.data, op.matrix->bf16, op.matrix->n,
+            return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.data, op.matrix->format, op.matrix->n,
                                     op.matrix->k, op.vector.empty() ? nullptr : op.vector.data(), rows.out,
                                     rows.out_stride, rows.num_rows, linear_scratch_.as<void>()},
                                    pool_);

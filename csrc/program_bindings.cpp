@@ -1,8 +1,10 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
@@ -20,14 +22,43 @@ using ViewTuple = std::tuple<int, int64_t, int64_t>;  // slot, offset, width
 
 View view(const ViewTuple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
 
+using GroupValues = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Kind = WeightFormat::Kind;
+
+WeightFormat group_format(int bits, int group, int zero, bool minimum, bool half_scales) {
+    if (bits != 4 && bits != 8) throw std::invalid_argument("bits: must be 4 or 8");
+    if (group != 16 && group != 32) throw std::invalid_argument("group: must be 16 or 32");
+    if (zero < 0 || zero >= 1 << bits) throw std::invalid_argument("zero: must be a code");
+    return {bits == 4 ? Kind::kInt4 : Kind::kInt8, group, zero, minimum, half_scales};
+}
+
 void pack(Matrix& self, const Rows& rows, int64_t first_row, ThreadPool& pool) {
-    const nb::dlpack::dtype wanted = self.bf16 ? nb::dtype<uint16_t>() : nb::dtype<float>();
+    if (self.format.in_groups()) throw std::invalid_argument("rows: a weight in groups takes pack_groups");
+    const bool bf16 = self.format.kind == Kind::kBFloat16;
+    const nb::dlpack::dtype wanted = bf16 ? nb::dtype<uint16_t>() : nb::dtype<float>();
     if (rows.dtype() != wanted)
-        throw std::invalid_argument(self.bf16 ? "rows: must be uint16 holding bfloat16 bits" : "rows: must be float32");
+        throw std::invalid_argument(bf16 ? "rows: must be uint16 holding bfloat16 bits" : "rows: must be float32");
     if (int64_t(rows.shape(1)) != self.k)
         throw std::invalid_argument("rows: must have " + std::to_string(self.k) + " columns");
     nb::gil_scoped_release release;
-    self.pack(rows.data(), first_row, int64_t(rows.shape(0)), pool);
+    self.pack(rows.data(), nullptr, nullptr, first_row, int64_t(rows.shape(0)), pool);
+}
+
+void pack_groups(Matrix& self, const nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& codes,
+                 const GroupValues& scales, const std::optional<GroupValues>& minimums, int64_t first_row,
+                 ThreadPool& pool) {
+    if (!self.format.in_groups()) throw std::invalid_argument("codes: the weight is not in groups");
+    if (int64_t(codes.shape(1)) != self.k)
+        throw std::invalid_argument("codes: must have " + std::to_string(self.k) + " columns");
+    if (minimums.has_value() != self.format.minimum)
+        throw std::invalid_argument(self.format.minimum ? "minimums: the format has them" : "minimums: the format has none");
+    const size_t groups = size_t(self.format.groups_of(self.k));
+    const auto fits = [&](const GroupValues& v) { return v.shape(0) == codes.shape(0) && v.shape(1) == groups; };
+    if (!fits(scales)) throw std::invalid_argument("scales: must be one for each group of each row");
+    if (minimums && !fits(*minimums)) throw std::invalid_argument("minimums: must be one for each group of each row");
+    nb::gil_scoped_release release;
+    self.pack(codes.data(), scales.data(), minimums ? minimums->data() : nullptr, first_row, int64_t(codes.shape(0)),
+              pool);
 }
 
 // The result views the program's own memory: valid until the next run.
@@ -67,17 +98,28 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
 }  // namespace
 
 void bind_program(nb::module_& m) {
+    nb::class_<WeightFormat>(m, "WeightFormat", "How a weight is kept.")
+        .def_static("float32", [] { return WeightFormat{Kind::kFloat32}; })
+        .def_static("bfloat16", [] { return WeightFormat{Kind::kBFloat16}; })
+        .def_static("groups", &group_format, nb::arg("bits"), nb::arg("group"), nb::kw_only(), nb::arg("zero") = 0,
+                    nb::arg("minimum") = false, nb::arg("half_scales") = false,
+                    "Codes of 4 or 8 bits in groups of 16 or 32: scale * (code - zero) + minimum.");
+
     nb::class_<Arena>(m, "Arena", "Memory for weights, in huge pages.").def(nb::init<>());
 
     nb::class_<Matrix>(m, "Matrix", "A weight [n, k] in the panels of one kernel path.")
         .def(
             "__init__",
-            [](Matrix* self, Arena& arena, int64_t n, int64_t k, bool bf16, const std::string& isa) {
-                new (self) Matrix(kernels_for(isa), arena, n, k, bf16);
+            [](Matrix* self, Arena& arena, int64_t n, int64_t k, const WeightFormat& format, const std::string& isa) {
+                new (self) Matrix(kernels_for(isa), arena, n, k, format);
             },
-            nb::arg("arena"), nb::arg("n"), nb::arg("k"), nb::arg("bf16"), nb::arg("isa"))
+            nb::arg("arena"), nb::arg("n"), nb::arg("k"), nb::arg("format"), nb::arg("isa"))
         .def("pack", &pack, nb::arg("rows"), nb::arg("first_row"), nb::arg("pool"),
              "Put rows [num_rows, k], float32 or bfloat16 bits, at `first_row`.")
+        .def("pack_groups", &pack_groups, nb::arg("codes").noconvert(), nb::arg("scales").noconvert(),
+             nb::arg("minimums").noconvert().none(), nb::arg("first_row"), nb::arg("pool"),
+             "Put codes [num_rows, k] with scales and minimums [num_rows, groups] at `first_row`.")
+        .def_ro("format", &Matrix::format)
         .def_ro("n", &Matrix::n)
         .def_ro("k", &Matrix::k)
         .def_prop_ro("nbytes", [](const Matrix& self) { return self.bytes; });

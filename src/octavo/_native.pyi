@@ -55,10 +55,24 @@ class Arena:
 
     def __init__(self) -> None: ...
 
+class WeightFormat:
+    """How a weight is kept. In groups: scale * (code - zero) + minimum."""
+
+    @staticmethod
+    def float32() -> WeightFormat: ...
+    @staticmethod
+    def bfloat16() -> WeightFormat: ...
+    @staticmethod
+    def groups(
+        bits: int, group: int, *, zero: int = 0, minimum: bool = False, half_scales: bool = False
+    ) -> WeightFormat: ...
+
 class Matrix:
     """A weight `[n, k]` in the panels of one kernel path, zero until rows are packed into it."""
 
-    def __init__(self, arena: Arena, n: int, k: int, bf16: bool, isa: str) -> None: ...
+    def __init__(self, arena: Arena, n: int, k: int, format: WeightFormat, isa: str) -> None: ...
+    @property
+    def format(self) -> WeightFormat: ...
     @property
     def n(self) -> int: ...
     @property
@@ -67,6 +81,14 @@ class Matrix:
     def nbytes(self) -> int: ...
     def pack(
         self, rows: npt.NDArray[np.float32] | npt.NDArray[np.uint16], first_row: int, pool: ThreadPool
+    ) -> None: ...
+    def pack_groups(
+        self,
+        codes: npt.NDArray[np.uint8],
+        scales: npt.NDArray[np.float32],
+        minimums: npt.NDArray[np.float32] | None,
+        first_row: int,
+        pool: ThreadPool,
     ) -> None: ...
 
 _View = tuple[int, int, int]

@@ -88,7 +88,7 @@ def test_only_avx512_rounds_activations(pools: list[Any]) -> None:
     x = np.full((1, 1), 1 + 2**-9, np.float32)
     for isa in PATHS:
         for dtype in DTYPES:
-            weight = _native.Matrix(_native.Arena(), 1, 1, dtype == "bfloat16", isa)
+            weight = _native.Matrix(_native.Arena(), 1, 1, _native.WeightFormat.bfloat16() if dtype == "bfloat16" else _native.WeightFormat.float32(), isa)
             one = np.ones((1, 1), np.float32)
             weight.pack(one if dtype == "float32" else np.array([[0x3F80]], np.uint16), 0, pools[0])
             out = np.empty((1, 1), np.float32)
@@ -140,11 +140,11 @@ def test_no_rows_is_no_work(pools: list[Any]) -> None:
 )
 def test_impossible_shapes_are_refused(n: int, k: int) -> None:
     with pytest.raises(ValueError, match=r"^shape: "):
-        _native.Matrix(_native.Arena(), n, k, True, "portable")
+        _native.Matrix(_native.Arena(), n, k, _native.WeightFormat.bfloat16(), "portable")
 
 
 def test_bad_parts_are_refused_and_nothing_is_packed(pools: list[Any]) -> None:
-    matrix = _native.Matrix(_native.Arena(), 10, 4, False, "portable")
+    matrix = _native.Matrix(_native.Arena(), 10, 4, _native.WeightFormat.float32(), "portable")
     for count, first in [(11, 0), (1, 10), (2, 9), (1, -1), (1, 1 << 62)]:
         with pytest.raises(ValueError, match=r"^first_row: "):
             matrix.pack(np.ones((count, 4), np.float32), first, pools[0])
@@ -153,7 +153,7 @@ def test_bad_parts_are_refused_and_nothing_is_packed(pools: list[Any]) -> None:
     with pytest.raises(ValueError, match="must be float32"):
         matrix.pack(np.ones((1, 4), np.uint16), 0, pools[0])
     with pytest.raises(ValueError, match="bfloat16 bits"):
-        _native.Matrix(_native.Arena(), 10, 4, True, "portable").pack(np.ones((1, 4), np.float32), 0, pools[0])
+        _native.Matrix(_native.Arena(), 10, 4, _native.WeightFormat.bfloat16(), "portable").pack(np.ones((1, 4), np.float32), 0, pools[0])
     assert not any(_native.packed(matrix))
 
 
@@ -161,7 +161,7 @@ def test_matrices_of_one_arena_do_not_overlap(pools: list[Any]) -> None:
     """And live as long as they are used, however large they are and whatever becomes of the arena."""
     arena = _native.Arena()
     sizes = [(3, 5), (1, 1), (40, 1000), (5000, 4000), (7, 9)]
-    matrices = [_native.Matrix(arena, n, k, False, PATHS[0]) for n, k in sizes]
+    matrices = [_native.Matrix(arena, n, k, _native.WeightFormat.float32(), PATHS[0]) for n, k in sizes]
     for i, (n, k) in enumerate(sizes):
         matrices[i].pack(np.full((n, k), i + 1, np.float32), 0, pools[1])
     del arena

@@ -533,7 +533,7 @@ def recorded() -> tuple[Any, Any, Any]:
     program = _native.Program("portable", kv, pool, 4)
     for width, selected in [(8, False), (8, False), (24, False), (8, True)]:
         program.add_slot(width, selected)
-    return program, _native.Matrix(arena, VOCAB, 8, False, "portable"), kv
+    return program, _native.Matrix(arena, VOCAB, 8, _native.WeightFormat.float32(), "portable"), kv
 
 
 WHOLE, OTHER, WIDE, FEW = (0, 0, 8), (1, 0, 8), (2, 0, 24), (3, 0, 8)
@@ -603,7 +603,7 @@ def test_matrices_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^bias: "):
         program.linear(WHOLE, table, [1.0], 2)
     for isa in set(PATHS) - {"portable"}:
-        foreign = _native.Matrix(_native.Arena(), VOCAB, 8, False, isa)
+        foreign = _native.Matrix(_native.Arena(), VOCAB, 8, _native.WeightFormat.float32(), isa)
         with pytest.raises(ValueError, match=f"^matrix: is packed for {isa}"):
             program.linear(WHOLE, foreign, [], 2)
         with pytest.raises(ValueError, match=f"^matrix: is packed for {isa}"):

@@ -220,7 +220,8 @@ class CpuBackend:
 
     def matrix(self, parts: Sequence[Array]) -> Weight:
         bf16 = self.dtype == "bfloat16"
-        matrix = _native.Matrix(self._arena, sum(len(part) for part in parts), parts[0].shape[1], bf16, self.isa)
+        kept = _native.WeightFormat.bfloat16() if bf16 else _native.WeightFormat.float32()
+        matrix = _native.Matrix(self._arena, sum(len(part) for part in parts), parts[0].shape[1], kept, self.isa)
         start = 0
         for part in parts:
             matrix.pack(_as_stored(part, bf16), start, self._pool)

@@ -34,6 +34,32 @@ Weight = Any
 """Opaque: a matrix or vector in the back end's own layout."""
 
 
+class GroupedWeight(msgspec.Struct, frozen=True, kw_only=True):
+    """A weight `[N, K]` stored as small integers. A row is cut into groups of `group` elements, the last one maybe
+    shorter; an element is `scale * (code - zero) + minimum`, each step rounded to float32."""
+
+    codes: npt.NDArray[np.uint8]
+    """`[N, K]`, each below `2**bits`."""
+    scales: Float32Array
+    """`[N, ceil(K / group)]`"""
+    minimums: Float32Array | None
+    """As `scales`; None means 0."""
+    bits: int
+    """4 or 8."""
+    group: int
+    """16 or 32."""
+    zero: int
+    half_scales: bool
+    """Whether every scale and minimum is a float16 number."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.codes.shape
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
 class KVShape(msgspec.Struct, frozen=True, kw_only=True):
     """The KV memory to allocate. Layers are numbered over the whole model; each belongs to one group."""
 

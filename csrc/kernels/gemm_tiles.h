@@ -1,0 +1,121 @@
+// The loop around every product: tiles of rows and panels, shared by all weight formats. Private to csrc/kernels.
+//
+// A weight [N, K] is packed into panels of `W::kVectors` vectors of columns (of the product; rows of the weight).
+// Inside a panel k runs outermost, so that one panel is one forward stream. Every element of the product has one
+// accumulator of its own, and k runs from 0 to K with the same instructions whatever the number of rows is: register
+// blocks differ only in how many rows they carry along. So the bits of a row depend on nothing but the row.
+//
+// A format W has
+//   kVectors, kMaxRows      the largest register block
+//   Activation, Stored      what rows of activations and panels are made of
+//   panel_elements(args)    Stored elements of one panel
+//   block<ROWS, AHEAD>(args, a, a_stride, panel, sum)
+//                           sum[r][v] = rows a + r * a_stride times the panel; AHEAD: fetch the next panel meanwhile
+#pragma once
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace octavo::OCTAVO_ISA {
+
+// Rows of one tile: their activations stay in the second-level cache while the panels stream by.
+constexpr int64_t kTileBytes = 512 << 10;
+// Weights of one tile at least, so that taking a tile costs nothing against computing it.
+constexpr int64_t kPanelBytes = 32 << 10;
+
+// Asks for BYTES of the next panel, into the second-level cache. Done by the last of several blocks of rows: its own
+// panel is in the cache already, so memory has nothing else to do. Only if the block is full, as with few rows it
+// would wait for memory itself. May pass the end of the weight: a prefetch never faults.
+template <int BYTES>
+inline void fetch_ahead(const void* p) {
+    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
+}
+
+template <class W>
+struct LinearJob {
+    const LinearArgs* args;
+    const typename W::Activation* a;
+    int64_t a_stride;
+    int64_t num_panels;
+    int64_t panels_per_tile;
+    int64_t tiles_per_chunk;
+    int rows_per_chunk;
+};
+
+template <class W, int ROWS, bool AHEAD>
+void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
+    const LinearArgs& args = *job.args;
+    constexpr int NV = W::kVectors;
+    const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args);
+    VF sum[ROWS][NV];
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < NV; ++v) sum[r][v] = VF::zero();
+    W::template block<ROWS, AHEAD>(args, job.a + row * job.a_stride, job.a_stride, w, sum);
+    for (int v = 0; v < NV; ++v) {
+        const int64_t column = (panel * NV + v) * VF::W;
+        const int count = args.n - column < VF::W ? int(args.n - column) : VF::W;
+        if (count <= 0) return;
+        const VF bias = args.bias ? VF::load_n(args.bias + column, count) : VF::zero();
+        for (int r = 0; r < ROWS; ++r) {
+            const VF value = args.bias ? sum[r][v] + bias : sum[r][v];
+            float* out = args.out + (row + r) * args.out_stride + column;
+            if (count == VF::W)
+                value.store(out);
+            else
+                value.store_n(out, count);
+        }
+    }
+}
+
+template <class W, int ROWS = W::kMaxRows>
+void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bool ahead) {
+    if constexpr (ROWS > 0) {
+        if (count != ROWS)
+            compute_rows<W, ROWS - 1>(job, row, count, panel, ahead);
+        else if (ROWS == W::kMaxRows && ahead)
+            compute_block<W, ROWS, ROWS == W::kMaxRows>(job, row, panel);
+        else
+            compute_block<W, ROWS, false>(job, row, panel);
+    }
+}
+
+template <class W>
+void linear_tile(void* context, int64_t tile, int) {
+    const LinearJob<W>& job = *static_cast<const LinearJob<W>*>(context);
+    const int begin = int(tile / job.tiles_per_chunk) * job.rows_per_chunk;
+    const int end =
+        begin + job.rows_per_chunk < job.args->num_tokens ? begin + job.rows_per_chunk : job.args->num_tokens;
+    const int64_t first = tile % job.tiles_per_chunk * job.panels_per_tile;
+    const int64_t last = first + job.panels_per_tile < job.num_panels ? first + job.panels_per_tile : job.num_panels;
+    const int blocks = (end - begin + W::kMaxRows - 1) / W::kMaxRows;
+    for (int64_t panel = first; panel < last; ++panel) {
+        int row = begin;
+        for (int b = 0; b < blocks; ++b) {  // equal blocks: 9 rows are 5 + 4, not 8 + 1
+            const int count = (end - row + (blocks - b) - 1) / (blocks - b);
+            compute_rows<W>(job, row, count, panel, b > 0 && b == blocks - 1);
+            row += count;
+        }
+    }
+}
+
+template <class W>
+void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t a_stride, ThreadPool& pool) {
+    LinearJob<W> job{};
+    job.args = &args;
+    job.a = a;
+    job.a_stride = a_stride;
+    constexpr int columns = W::kVectors * VF::W, max_rows = W::kMaxRows;
+    job.num_panels = (args.n + columns - 1) / columns;
+    const int64_t row_bytes = a_stride * int64_t(sizeof(typename W::Activation));
+    const int64_t rows = kTileBytes / (row_bytes > 0 ? row_bytes : 1) / max_rows * max_rows;
+    job.rows_per_chunk = int(rows < max_rows ? max_rows : rows < args.num_tokens ? rows : args.num_tokens);
+    const int64_t panel_bytes = W::panel_elements(args) * int64_t(sizeof(typename W::Stored));
+    const int64_t at_least = (kPanelBytes + panel_bytes - 1) / panel_bytes;
+    const int64_t at_most = job.num_panels / (4 * pool.size());  // some tiles for each thread
+    job.panels_per_tile = at_least < at_most ? at_least : at_most > 1 ? at_most : 1;
+    job.tiles_per_chunk = (job.num_panels + job.panels_per_tile - 1) / job.panels_per_tile;
+    const int64_t chunks = (args.num_tokens + job.rows_per_chunk - 1) / job.rows_per_chunk;
+    pool.parallel_for(chunks * job.tiles_per_chunk, linear_tile<W>, &job);
+}
+
+}  // namespace octavo::OCTAVO_ISA
