@@ -130,6 +130,16 @@ double read_bandwidth(ThreadPool& pool, int64_t bytes) {
     return double(bytes) / seconds / 1e9;
 }
 
+// Seconds of an empty parallel loop with one tile for each thread, the mean of `repeats`: what a kernel that uses threads
+// costs at least.
+double fork_join(ThreadPool& pool, int repeats) {
+    require(repeats >= 1 && repeats <= 1 << 24, "repeats must be from 1 to 2^24");
+    nb::gil_scoped_release release;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < repeats; ++i) pool.parallel_for(pool.size(), [](void*, int64_t, int) {}, nullptr);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;
+}
+
 }  // namespace
 
 void bind_kernel_tests(nb::module_& m) {
@@ -139,6 +149,8 @@ void bind_kernel_tests(nb::module_& m) {
           "One call of the write_kv kernel, checked; for tests and benchmarks. float32 [T, num_kv_heads * head_dim].");
     m.def("read_bandwidth", &read_bandwidth, nb::arg("pool"), nb::arg("bytes") = int64_t{1} << 28,
           "GB/s at which all threads together read memory once; for benchmarks.");
+    m.def("fork_join", &fork_join, nb::arg("pool"), nb::arg("repeats") = 1000,
+          "Mean seconds of an empty parallel loop; for benchmarks.");
     m.def("attention", &call_attention, nb::arg("kv"), nb::arg("layer"), nb::arg("query").noconvert(),
           nb::arg("out").noconvert(), nb::arg("num_heads"), nb::arg("scale"), nb::arg("window"),
           nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),

@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "executor": VALUES | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
-    "cli": VALUES | {"server", "engine", "core", "weights", "registry", "_native"},  # doctor looks at the extension
+    "measure": VALUES | {"models", "backends", "weights", "_native"},  # times kernels
+    "cli": VALUES | {"server", "engine", "core", "weights", "registry", "measure", "_native"},  # doctor looks at the last
 }
 
 THIRD_PARTY: dict[str, set[str]] = {
@@ -49,6 +50,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "executor": {"msgspec"},
     "engine": {"msgspec", "tokenizers", "jinja2", "zmq", "rich"},
     "server": {"msgspec", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client"},
+    "measure": {"numpy"},
     "cli": {"msgspec", "rich"},
 }
 

@@ -7,5 +7,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offline": ("octavo.cli.bench_offline", "time a workload through the Python API"),
     "latency": ("octavo.cli.bench_latency", "time one batch of fixed size and lengths, again and again"),
     "step": ("octavo.cli.bench_step", "time the scheduler's own work per step"),
+    "kernels": ("octavo.cli.bench_kernels", "each kernel beside the least time that this machine allows"),
     "quality": ("octavo.cli.bench_quality", "perplexity of a text in each format beside float32"),
 }

@@ -1,0 +1,1 @@
+"""Kernels beside what the machine can do: `octavo bench kernels`."""
