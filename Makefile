@@ -80,9 +80,11 @@ format: $(VENV)/.check  ## format everything
 	$(BIN)/ruff check --fix $(PYTHON_DIRS)
 	$(BIN)/clang-format -i $(CXX_FORMATTED)
 
-bench: $(VENV)/.installed model  ## start time, scheduler step, offline and served throughput
+bench: $(VENV)/.installed model  ## start time, scheduler step, kernels, latency, offline and served throughput
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/octavo bench step
+	$(BIN)/octavo bench kernels
+	$(BIN)/octavo bench latency
 	$(BIN)/octavo bench offline
 	$(BIN)/octavo bench serve
 

@@ -4,8 +4,9 @@
 
 A timing is void, and left out with its reason, when a request failed or had a wrong length, when other processes took
 more than 0.15 of a core, or when a peer is more than 20 % off its reference figure (`reference.json`) scaled by the
-bandwidth measured beside it. `--scaling between` allows everything between the unscaled and the scaled figure, for a
-workload that is bound by computing does not follow the bandwidth.
+bandwidth measured beside it: on a processor of the same kind; on another the page says so. `--scaling between` allows
+everything between the unscaled and the scaled figure, for a workload that is bound by computing does not follow the
+bandwidth.
 
 A ratio is Octavo over the best peer of the same group and workload (the one with the largest median), taken within a
 round; the table has the median over the rounds and the range.
@@ -43,11 +44,18 @@ class Reference:
     output_tok_s: dict[str, dict[str, float]]
     triad_gb_per_s: float
     tolerance: float
+    cpu_features: frozenset[str] = frozenset()
+    """What the reference machine's processor has; on one without them the peers have other figures."""
 
     @classmethod
     def read(cls, path: Path) -> Reference:
         data = json.loads(path.read_text())
-        return cls(data["output_tok_s"], data["triad_gb_per_s"], data["tolerance"])
+        features = frozenset(data["cpu_features"])
+        return cls(data["output_tok_s"], data["triad_gb_per_s"], data["tolerance"], features)
+
+    def missing(self, machine: dict[str, Any]) -> list[str]:
+        """The features that a machine lacks; empty when the figures can be compared with it."""
+        return sorted(self.cpu_features - set(machine.get("cpu_features", ())))
 
     def deviation(self, row: Row, scaling: str) -> str | None:
         """Why the timing does not fit the reference; None when it does or there is none."""
@@ -64,13 +72,13 @@ class Reference:
         )
 
 
-def void_reason(row: Row, reference: Reference, scaling: str) -> str | None:
+def void_reason(row: Row, reference: Reference | None, scaling: str) -> str | None:
     """Why a timing does not count; None when it does."""
     if row["failed"] or row["wrong_length"]:
         return f"{row['failed']} requests failed, {row['wrong_length']} answers of wrong length"
     if row["other_cpu"] > MAX_OTHER_CPU:
         return f"other processes took {row['other_cpu']:.2f} of a core"
-    return reference.deviation(row, scaling)
+    return None if reference is None else reference.deviation(row, scaling)
 
 
 class Results:
@@ -82,15 +90,28 @@ class Results:
         self.void: list[str] = []
         self._good: dict[tuple[str, str], dict[int, Row]] = defaultdict(dict)
         self._all: dict[tuple[str, str], int] = defaultdict(int)
+        self.notes: list[str] = []
+        applies: Reference | None = reference
         for row in rows:
             if "run" in row:
                 self.runs.append(row["run"])
+                applies = self._reference_for(row["run"], reference)
             elif "workload" not in row:
                 self.void.append(f"{row['engine']}, round {row['round']}: {row['failed']}")
             elif row["workload"] == "start":
                 self.starts[row["engine"]].append(row)
             else:
-                self._sort_in(row, void_reason(row, reference, scaling))
+                self._sort_in(row, void_reason(row, applies, scaling))
+
+    def _reference_for(self, run: Row, reference: Reference) -> Reference | None:
+        missing = reference.missing(run["machine"])
+        if not missing:
+            return reference
+        self.notes.append(
+            f"The peers' reference figures do not apply to the run of {run['date']}: its processor lacks "
+            f"{', '.join(missing)}, with which they were measured. No timing of it is void on their account."
+        )
+        return None
 
     def _sort_in(self, row: Row, reason: str | None) -> None:
         key = row["engine"], row["workload"]
@@ -257,6 +278,7 @@ def render(results: Results, *, ratios_only: bool = False) -> str:
     parts = [*about(results.runs), "", *ratio_table(results)]
     if not ratios_only:
         parts += ["", *engine_table(results), "", *start_table(results)]
+    parts += ["", *results.notes] if results.notes else []
     if results.void:
         parts += ["", "Left out:", "", *(f"* {reason}" for reason in results.void)]
     return "\n".join(parts) + "\n"

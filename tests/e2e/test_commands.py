@@ -112,6 +112,19 @@ def test_bench_latency(tmp_path: Path) -> None:
         assert whole == pytest.approx(first + 4 * each)
 
 
+def test_bench_kernels(tmp_path: Path) -> None:
+    few = ["--rows", "1", "16", "--max-context", "512", "--repeats", "1", "--num-threads", "2"]
+    done = octavo("bench", "kernels", MODEL, *few, "--json", str(tmp_path / "kernels.json"))
+    assert done.returncode == 0, done.stderr
+    assert "of floor" in done.stdout and "bfloat16, contiguous" in done.stdout and "sample, greedy" in done.stdout
+    result = json.loads((tmp_path / "kernels.json").read_text())
+    assert result["shapes"]["hidden_size"] == 64 and result["machine"]["cpus"] >= 1
+    for row in result["results"]:
+        assert row["ms"] > 0 and row["of_floor"] > 0 and row["num_threads"] == 2 and len(row["repeats_ms"]) == 1
+    refused = octavo("bench", "kernels", MODEL, "--cpu-time")
+    assert refused.returncode == 2 and "num_threads = 0: must be 1 with --cpu-time" in refused.stderr
+
+
 def test_what_serve_prints_works_when_pasted(tmp_path: Path) -> None:
     flags = [*TEMPLATE, "--max-model-len", "128", "--served-model-name", "tiny 'tale'"]
     server = ServerProcess(TINY_MODEL, *flags, log=tmp_path / "log")

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
     "measure": VALUES | {"models", "backends", "weights", "_native"},  # times kernels
-    "cli": VALUES | {"server", "engine", "core", "weights", "registry", "measure", "_native"},  # doctor looks at the last
+    "cli": VALUES
+    | {"server", "engine", "core", "weights", "registry", "measure", "_native"},  # doctor looks at the last
 }
 
 THIRD_PARTY: dict[str, set[str]] = {

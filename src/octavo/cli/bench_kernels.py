@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", nargs="+", choices=list(FORMATS), default=list(FORMATS), help="of linear (default: all)"
     )
     group.add_argument(
-        "--kv-cache-dtype", nargs="+", choices=list(KV_ARITHMETIC), default=["bfloat16", "int8"], help="(default: the first two)"
+        "--kv-cache-dtype",
+        nargs="+",
+        choices=list(KV_ARITHMETIC),
+        default=["bfloat16", "int8"],
+        help="(default: the first two)",
     )
     group.add_argument(
         "--rows", nargs="+", type=integer, default=[1, 4, 8, 16, 64, 512], metavar="N",

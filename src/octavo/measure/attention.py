@@ -77,9 +77,7 @@ class AttentionPass:
         self._contiguous = contiguous
         layers = shapes.num_layers
         if contiguous:  # a memory for each layer and blocks in order: as near to one long array as there is
-            memories = [
-                make_memory(shapes, batch, dtype, 1, CONTIGUOUS_BLOCK, scattered=False) for _ in range(layers)
-            ]
+            memories = [make_memory(shapes, batch, dtype, 1, CONTIGUOUS_BLOCK, scattered=False) for _ in range(layers)]
             self._layers = [(kv, 0) for kv in memories]
         else:
             kv = make_memory(shapes, batch, dtype, layers, PAGED_BLOCK, scattered=True)

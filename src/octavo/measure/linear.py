@@ -27,13 +27,13 @@ class Format:
 
 
 def _float32(arena: _native.Arena, rows: Array, isa: str, pool: _native.ThreadPool) -> _native.Matrix:
-    matrix = _native.Matrix(arena, *rows.shape, False, isa)
+    matrix = _native.Matrix(arena, rows.shape[0], rows.shape[1], _native.WeightFormat.float32(), isa)
     matrix.pack(rows, 0, pool)
     return matrix
 
 
 def _bfloat16(arena: _native.Arena, rows: Array, isa: str, pool: _native.ThreadPool) -> _native.Matrix:
-    matrix = _native.Matrix(arena, *rows.shape, True, isa)
+    matrix = _native.Matrix(arena, rows.shape[0], rows.shape[1], _native.WeightFormat.bfloat16(), isa)
     matrix.pack((rows.view(np.uint32) >> 16).astype(np.uint16), 0, pool)
     return matrix
 

@@ -76,6 +76,17 @@ def test_a_workload_bound_by_computing_may_stay_behind_the_bandwidth_when_asked(
     )
 
 
+def test_on_a_processor_of_another_kind_the_reference_does_not_apply() -> None:
+    reference = table.Reference(REFERENCE.output_tok_s, 30.0, 0.2, frozenset({"avx512_bf16"}))
+    far_off = timing("openvino-bf16", 0, 100.0)
+    for features, counts, notes in ((["avx2", "avx512_bf16"], 0, 0), (["avx2"], 1, 1)):
+        run = {"commit": "c", "date": "today", "rounds": 1, "servers": "up",
+               "machine": {"cpu": "C", "cpus": 2, "memory_bytes": None, "cpu_features": features}}  # fmt: skip
+        found = table.Results([{"run": run}, far_off], reference, "linear")
+        assert (len(found.good("openvino-bf16", "chat")), len(found.notes)) == (counts, notes)
+    assert "its processor lacks avx512_bf16" in table.render(found)
+
+
 def test_a_repeated_timing_takes_the_place_of_the_disturbed_one() -> None:
     found = results(timing("openvino-bf16", 0, 200.0, other_cpu=0.5), timing("openvino-bf16", 0, 310.0, attempt=1))
     assert found.median("openvino-bf16", "chat", "output_throughput") == 310.0
