@@ -8,6 +8,7 @@ here; whoever knows the model and the machine settles them and reports what it c
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,6 +157,89 @@ class ExecutionConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DraftingConfig:
+    """What `speculative_config` says, its defaults filled in. Names follow vLLM's."""
+
+    method: str
+    """"ngram" looks the last tokens up in the sequence itself; "draft_model" asks a smaller model."""
+    model: str | None = None
+    """The draft model, named as the model is."""
+    num_speculative_tokens: int = 4
+    """Most tokens guessed for a sequence in a step."""
+    prompt_lookup_max: int = 5
+    """Last tokens to look up, at most."""
+    prompt_lookup_min: int = 2
+    """And at least."""
+    adaptive: bool = True
+    """Guess only as many tokens as measured acceptance and step times say will pay; else always all."""
+
+    def __post_init__(self) -> None:
+        for name, kind, allowed in (
+            ("method", str, "a text"),
+            ("model", str, "a text"),
+            ("num_speculative_tokens", int, "an integer"),
+            ("prompt_lookup_max", int, "an integer"),
+            ("prompt_lookup_min", int, "an integer"),
+            ("adaptive", bool, "true or false"),
+        ):
+            value = getattr(self, name)
+            is_missing = name == "model" and value is None
+            if not is_missing and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+                raise ConfigError(f"speculative_config.{name}", value, allowed)
+        _check_choice("speculative_config.method", self.method, ("ngram", "draft_model"))
+        for name, low, high in (
+            ("num_speculative_tokens", 1, 64),
+            ("prompt_lookup_max", 1, 64),
+            ("prompt_lookup_min", 1, self.prompt_lookup_max),
+        ):
+            _check_range(f"speculative_config.{name}", getattr(self, name), low, high)
+        if (self.method == "draft_model") != (self.model is not None):
+            allowed = "the draft model, with the method draft_model" if self.model is None else "left out with ngram"
+            raise ConfigError("speculative_config.model", self.model, allowed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeculationConfig:
+    """Speculative decoding."""
+
+    speculative_config: str | None = _setting(
+        None, 'JSON: {"method": "ngram" or "draft_model", "model", "num_speculative_tokens", ...} (default: off)'
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.speculative_config, dict):
+            object.__setattr__(self, "speculative_config", json.dumps(self.speculative_config))
+        _ = self.drafting  # which checks it
+
+    @property
+    def drafting(self) -> DraftingConfig | None:
+        """None without speculation."""
+        text = self.speculative_config
+        if text is None:
+            return None
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ConfigError("speculative_config", text, f"a JSON object ({error})") from error
+        if not isinstance(given, dict):
+            raise ConfigError("speculative_config", text, "a JSON object")
+        names = [f.name for f in dataclasses.fields(DraftingConfig)]
+        for name, value in given.items():
+            if name not in names:
+                raise ConfigError(f"speculative_config.{name}", value, "left out; known are " + ", ".join(names))
+        if given.get("model") is not None:
+            given.setdefault("method", "draft_model")
+        longest, shortest = given.get("prompt_lookup_max"), given.get("prompt_lookup_min")
+        if isinstance(longest, int) and shortest is None:
+            given["prompt_lookup_min"] = min(2, longest)
+        if isinstance(shortest, int) and longest is None:
+            given["prompt_lookup_max"] = max(5, shortest)
+        if "method" not in given:
+            raise ConfigError("speculative_config.method", None, "one of ngram, draft_model")
+        return DraftingConfig(**given)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
     """Everything an engine needs."""
 
@@ -163,6 +247,12 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+
+    def __post_init__(self) -> None:
+        if self.speculation.speculative_config is not None and self.scheduler.depth != 1:
+            allowed = "1 with speculative_config: what comes of drafts decides the next step"
+            raise ConfigError("depth", self.scheduler.depth, allowed)
 
     @classmethod
     def of(cls, **settings: Any) -> EngineConfig:

@@ -285,6 +285,11 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Times that whoever computed a prefix for others was gone before it was done, so that one of them took over."""
     num_shared_waits: int = 0
     """Requests that waited for another to compute a prefix they share."""
+    num_drafts: int = 0
+    """Times that tokens were guessed for a sequence."""
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    """Of `num_draft_tokens`, those that became part of an answer."""
 
 
 class KVAccount(msgspec.Struct, kw_only=True):

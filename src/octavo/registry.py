@@ -1,8 +1,9 @@
 """Names to implementations, resolved when first used.
 
 Built-in entries are "module:attribute" strings, so naming one imports nothing. Other distributions add theirs through
-the entry point groups `octavo.backends` and `octavo.executors`; a name that is itself "module:attribute" is imported as
-it stands. Names come from whoever starts the engine, never from a request or a model's files.
+the entry point groups `octavo.backends`, `octavo.executors` and `octavo.drafters`; a name that is itself
+"module:attribute" is imported as it stands. Names come from whoever starts the engine, never from a request or a
+model's files.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
     },
     "executors": {
         "local": "octavo.executor.local:LocalExecutor",
+    },
+    "drafters": {
+        "ngram": "octavo.worker.drafter:PromptLookupSource",
+        "draft_model": "octavo.worker.draft_model:DraftModelSource",
     },
 }
 

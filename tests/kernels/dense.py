@@ -65,7 +65,9 @@ class Weight:
         self.rows = np.random.default_rng([seed, n, k]).standard_normal((n, k), np.float32)
         self.stored = to_bfloat16(self.rows) if self.bf16 else self.rows
         self.seen = round_to_bfloat16(self.rows) if self.bf16 else self.rows
-        self.matrix = _native.Matrix(_native.Arena(), n, k, _native.WeightFormat.bfloat16() if self.bf16 else _native.WeightFormat.float32(), isa)
+        self.matrix = _native.Matrix(
+            _native.Arena(), n, k, _native.WeightFormat.bfloat16() if self.bf16 else _native.WeightFormat.float32(), isa
+        )
         pool, start = _native.ThreadPool(2), 0
         for count in parts or (n,):
             self.matrix.pack(self.stored[start : start + count], start, pool)

@@ -88,7 +88,13 @@ def test_only_avx512_rounds_activations(pools: list[Any]) -> None:
     x = np.full((1, 1), 1 + 2**-9, np.float32)
     for isa in PATHS:
         for dtype in DTYPES:
-            weight = _native.Matrix(_native.Arena(), 1, 1, _native.WeightFormat.bfloat16() if dtype == "bfloat16" else _native.WeightFormat.float32(), isa)
+            weight = _native.Matrix(
+                _native.Arena(),
+                1,
+                1,
+                _native.WeightFormat.bfloat16() if dtype == "bfloat16" else _native.WeightFormat.float32(),
+                isa,
+            )
             one = np.ones((1, 1), np.float32)
             weight.pack(one if dtype == "float32" else np.array([[0x3F80]], np.uint16), 0, pools[0])
             out = np.empty((1, 1), np.float32)
@@ -153,7 +159,9 @@ def test_bad_parts_are_refused_and_nothing_is_packed(pools: list[Any]) -> None:
     with pytest.raises(ValueError, match="must be float32"):
         matrix.pack(np.ones((1, 4), np.uint16), 0, pools[0])
     with pytest.raises(ValueError, match="bfloat16 bits"):
-        _native.Matrix(_native.Arena(), 10, 4, _native.WeightFormat.bfloat16(), "portable").pack(np.ones((1, 4), np.float32), 0, pools[0])
+        _native.Matrix(_native.Arena(), 10, 4, _native.WeightFormat.bfloat16(), "portable").pack(
+            np.ones((1, 4), np.float32), 0, pools[0]
+        )
     assert not any(_native.packed(matrix))
 
 

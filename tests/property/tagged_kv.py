@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from octavo.core.kv_spec import KVSpec
-from octavo.core.step import PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
+from octavo.core.step import Drafted, PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
 from octavo.messages import EngineRequest
-from property.tags import PUBLIC_SCOPE, candidates, chain, next_token, own_scope, reported
+from property.tags import PUBLIC_SCOPE, VOCAB, candidates, chain, mix, next_token, own_scope, reported
 
 ERASED = 0
 """Zeroed, or never written."""
@@ -101,6 +101,9 @@ class Events:
     failed_puts: int = 0
     failed_gets: int = 0
     injected_row_errors: int = 0
+    drafts: int = 0
+    rejected_drafts: int = 0
+    draft_columns_returned: int = 0
 
 
 @dataclass
@@ -196,7 +199,12 @@ class TaggedExecutor:
         assert len(set(plan.rows)) == len(plan.rows), "a row is in the batch twice"
         assert all(0 <= row < self.max_num_seqs for row in plan.rows), "no such row"
         assert all(count >= 1 for count in plan.num_new_tokens), "a scheduled row computes nothing"
-        assert sum(plan.num_new_tokens) <= self.max_num_batched_tokens, "the token budget is exceeded"
+        num_tokens = sum(plan.num_new_tokens) + sum(plan.num_drafts)
+        assert num_tokens <= self.max_num_batched_tokens, "the token budget is exceeded"
+        assert len(plan.num_drafts) in (0, len(plan.rows)), "drafts are granted to no row"
+        for row, count, num_drafts in zip(plan.rows, plan.num_new_tokens, plan.num_drafts, strict=False):
+            is_decoding = count == 1 and row in plan.sample_rows and row not in forked
+            assert not num_drafts or is_decoding, f"row {row} is granted drafts and is not decoding"
         assert len(set(plan.sample_rows)) == len(plan.sample_rows), "a row is sampled twice"
         assert len(plan.sample_sources) in (0, len(plan.sample_rows)), "a sampled row has no source, or two"
         assert set(plan.sample_rows) <= forked | set(plan.rows), "a row is sampled that is neither computed nor forked"
@@ -218,7 +226,8 @@ class TaggedExecutor:
     @staticmethod
     def _pretend_to_take_time(plan: StepPlan, result: StepResult) -> None:
         """Swapping is cheap in some steps and dear in others, so that what is measured changes its mind."""
-        result.forward_s = 1e-3 * sum(plan.num_new_tokens)
+        result.forward_s = 1e-3 * (sum(plan.num_new_tokens) + (5 if plan.step_id % 40 < 20 else 0))
+        result.forward_s += 5e-4 * sum(found.num_drafts for found in result.drafted)
         result.swap_s = (len(plan.swap_out) + len(plan.swap_in)) * (1e-4 if plan.step_id % 3 else 1e-1)
 
     # ---- rows and tables
@@ -356,12 +365,14 @@ class TaggedExecutor:
     # ---- the forward pass
 
     def _forward(self, plan: StepPlan, twins: dict[int, int], result: StepResult) -> None:
+        drafts = self._draft(plan)
+        counts = [count + drafts.get(row_id, 0) for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True)]
         # Every row writes before any row reads, as a layer does.
-        for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
+        for row_id, count in zip(plan.rows, counts, strict=True):
             self._write(row_id, count, plan, twins)
-        for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
+        for row_id, count in zip(plan.rows, counts, strict=True):
             self._attend(row_id, count)
-        for row_id, count in zip(plan.rows, plan.num_new_tokens, strict=True):
+        for row_id, count in zip(plan.rows, counts, strict=True):
             self._report_prompt(row_id, count, result)
             self.rows[row_id].num_computed += count
         sampled = set(plan.sample_rows)
@@ -373,7 +384,68 @@ class TaggedExecutor:
             if row_id != source_id:
                 self._take_over_progress(row_id, source_id, twins)
         for row_id in plan.sample_rows:
-            self._sample(row_id, result)
+            if row_id in drafts:
+                self._verify(row_id, drafts[row_id], result)
+            else:
+                self._sample(row_id, result)
+        for row_id, num_granted in zip(plan.rows, plan.num_drafts, strict=False):
+            if num_granted:
+                self._return_columns(self.rows[row_id])
+
+    # ---- drafts
+
+    def _draft(self, plan: StepPlan) -> dict[int, int]:
+        """Guess up to as many tokens as a row was granted, most of them right; returns how many. They are known to the
+        row until they are verified."""
+        drafts = {}
+        for row_id, num_granted in zip(plan.rows, plan.num_drafts, strict=False):
+            row = self.rows[row_id]
+            setup, luck = row.setup, mix(row.tags[-1], plan.step_id)
+            num_drafts = luck % (num_granted + 1)
+            if row.failed or not num_drafts:
+                continue
+            drafts[row_id] = num_drafts
+            for i in range(num_drafts):
+                sampling, eos = setup.sampling, setup.eos_token_ids
+                token = next_token(row.tags[-1], setup.seed, row.index, row.num_answer, sampling, eos)
+                is_wrong = token == -1 or mix(luck, i) % 4 == 0
+                self._append(row, (token + 1 + luck % (VOCAB - 1)) % VOCAB if is_wrong else token)
+            self.events.drafts += num_drafts
+        return drafts
+
+    def _verify(self, row_id: int, num_drafts: int, result: StepResult) -> None:
+        """Sample at the row's last token and at each draft that agrees with what was sampled before it."""
+        row = self.rows[row_id]
+        num_known = len(row.token_ids) - num_drafts
+        guessed = row.token_ids[num_known:]
+        del row.token_ids[num_known:], row.tags[num_known:]
+        self._sample(row_id, result)
+        found = Drafted(row_id, num_drafts, [], [])
+        assert result.logprobs is not None and result.row_errors is not None
+        for i, draft in enumerate(guessed):
+            if row.failed or row.token_ids[num_known + i] != draft:
+                break
+            scratch = StepResult(result.step_id, [], logprobs=[])
+            if self._choose(row, scratch) == -1:
+                break  # which the next step will find again
+            found.token_ids += row.token_ids[-1:]
+            found.logprobs += scratch.logprobs or []
+        if row.setup.sampling.logprobs is None:
+            found.logprobs = None
+        row.num_computed = num_known + len(found.token_ids)
+        result.drafted.append(found)
+        self.events.rejected_drafts += num_drafts - len(found.token_ids)
+
+    def _return_columns(self, row: Row) -> None:
+        """What held drafts alone is the row's no more."""
+        num_columns = -(-row.num_computed // self.kv_spec.block_size)
+        for table in row.tables:
+            for block_id in table[num_columns:]:
+                self._num_names[block_id] -= 1
+                self.events.draft_columns_returned += 1
+            del table[num_columns:]
+
+    # ---- samples
 
     def _take_over_progress(self, row_id: int, source_id: int, twins: dict[int, int]) -> None:
         row, source = self.rows[row_id], self.rows[source_id]

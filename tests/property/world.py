@@ -45,6 +45,8 @@ SHAPE: dict[str, Sequence[Any]] = {
     "erases": (False, True),
     "num_groups": (2, 2, 1),
     "admission": ("fcfs", "fcfs", "skip"),
+    "num_drafts": (0, 1, 2, 3, 8),
+    "drafting": ("always", "always", "auto"),
 }
 
 _WISHES: dict[str, Sequence[Any]] = {
@@ -177,6 +179,8 @@ class World:
         erases: bool = False,
         num_groups: int = 2,
         admission: str = "fcfs",
+        num_drafts: int = 0,
+        drafting: str = "auto",
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self.depth, self.block_size, self.caching, self.erases = depth, block_size, caching, erases
@@ -199,6 +203,8 @@ class World:
             eviction=eviction,
             preemption=preemption,
             erase_freed_blocks=erases,
+            num_draft_tokens=num_drafts if depth == 1 else 0,
+            drafting=drafting,
             secret=b"an octavo of leaves",
             fingerprint=FINGERPRINT,
         )
@@ -544,6 +550,9 @@ COUNTED = (
     "num_evictions",
     "num_takeovers",
     "num_shared_waits",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
 )
 
 

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from octavo.cli.parser import integer
-from octavo.config import CacheConfig, EngineConfig, ExecutionConfig, HTTPConfig, ModelConfig, SchedulerConfig
+from octavo.config import (
+    CacheConfig,
+    EngineConfig,
+    ExecutionConfig,
+    HTTPConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculationConfig,
+)
 from octavo.errors import ConfigError
 
-ENGINE_GROUPS: tuple[type, ...] = (ModelConfig, CacheConfig, SchedulerConfig, ExecutionConfig)
+ENGINE_GROUPS: tuple[type, ...] = (ModelConfig, CacheConfig, SchedulerConfig, ExecutionConfig, SpeculationConfig)
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _PARSERS: dict[str, Callable[[str], Any]] = {"int": integer, "float": float, "str": str}
 _ALLOWED = {"int": "an integer, such as 4096 or 4K", "float": "a number", "bool": "true or false", "str": "text"}

@@ -10,6 +10,7 @@ from octavo.core.audit import broken_invariants
 from octavo.core.beam_group import BeamGroup
 from octavo.core.block_keys import ModelFingerprint
 from octavo.core.block_pool import BlockPool
+from octavo.core.draft_policy import DRAFTING
 from octavo.core.eviction import CheapestToLose, EvictionPolicy, LeastRecentlyUsed
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.kv_report import kv_blocks, kv_stats, pinned_blocks
@@ -18,6 +19,7 @@ from octavo.core.prefix_index import PrefixIndex
 from octavo.core.repair import repair as repair_books
 from octavo.core.request import Sequence, make_sequences, stop_tokens_of
 from octavo.core.scheduler import ScheduledStep, Scheduler
+from octavo.core.speculation import Speculation
 from octavo.core.step import Executor, StepHandle
 from octavo.errors import ConfigError, ContextLengthError, RequestError
 from octavo.messages import (
@@ -47,6 +49,8 @@ class EngineCore:
         eviction: "lru" or "cost"; see `core.eviction`.
         preemption: "auto", "swap" or "recompute"; see `core.preemption`.
         erase_freed_blocks: Have every freed block zeroed.
+        num_draft_tokens: Most tokens guessed for a sequence in a step; 0 guesses none. Needs depth 1.
+        drafting: "auto" or "always"; see `core.draft_policy`.
         secret: From which the tenants' secrets are derived, 16 bytes or more; block keys mean nothing without it.
         fingerprint: What decides the bits of a block besides its tokens; by default only what the executor says.
 
@@ -67,6 +71,8 @@ class EngineCore:
         eviction: str = "lru",
         preemption: str = "auto",
         erase_freed_blocks: bool = False,
+        num_draft_tokens: int = 0,
+        drafting: str = "auto",
         secret: bytes = b"octavo: no secret was given",
         fingerprint: ModelFingerprint | None = None,
     ) -> None:
@@ -79,12 +85,15 @@ class EngineCore:
                 raise ConfigError(name, value, "at least 1")
         if depth not in (1, 2):
             raise ConfigError("depth", depth, "1 or 2")
+        if num_draft_tokens and depth != 1:
+            raise ConfigError("depth", depth, "1 with drafts: what comes of them decides the next step")
         if executor.num_blocks < 2:
             raise ConfigError("num_blocks", executor.num_blocks, "at least 2, the null block included")
         for name, choice, known in (
             ("admission", admission, list(ADMISSION)),
             ("eviction", eviction, list(EVICTION)),
             ("preemption", preemption, list(WAYS)),
+            ("drafting", drafting, list(DRAFTING)),
         ):
             if choice not in known:
                 raise ConfigError(name, choice, "one of " + ", ".join(known))
@@ -107,6 +116,7 @@ class EngineCore:
             num_host_blocks=executor.num_host_blocks,
             admission=ADMISSION[admission](),
             way=WAYS[preemption](),
+            speculation=Speculation(self._kv, DRAFTING[drafting](), num_draft_tokens) if num_draft_tokens else None,
         )
         self._in_flight: deque[tuple[ScheduledStep, StepHandle]] = deque()
         self._num_arrivals = 0
@@ -191,6 +201,7 @@ class EngineCore:
         """A snapshot. Blocks are counted without the null block; held, cached and free ones add up to all of them."""
         scheduler, pool, accounts = self._scheduler, self._pool, self.accounts
         num_pinned = len(pinned_blocks(scheduler))
+        speculation = scheduler.speculation
         return EngineStats(
             num_blocks=pool.num_blocks,
             block_size=self._kv.block_size,
@@ -219,6 +230,9 @@ class EngineCore:
             num_takeovers=scheduler.in_flight.num_takeovers,
             num_wasted_slots=scheduler.num_wasted_slots,
             num_errors=scheduler.num_errors,
+            num_drafts=0 if speculation is None else speculation.num_drafts,
+            num_draft_tokens=0 if speculation is None else speculation.num_draft_tokens,
+            num_accepted_tokens=0 if speculation is None else speculation.num_accepted_tokens,
         )
 
     def tell_time(self, now_s: float) -> None:

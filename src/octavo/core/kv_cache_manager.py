@@ -195,6 +195,14 @@ class KVCacheManager:
             self._redeem(sequence, num_new * self.num_groups + num_copies - num_let_go)
         return True
 
+    def trim(self, sequence: Sequence) -> None:
+        """Return the columns past a sequence's computed tokens: they were bound for drafts."""
+        columns = self.spec.blocks_per_tokens(sequence.num_computed_tokens)
+        for table in sequence.block_tables:
+            self.pool.release(table[columns:])
+            del table[columns:]
+        sequence.num_slots = columns * self.block_size
+
     def _redeem(self, sequence: Sequence, num_taken: int) -> None:
         """Blocks were bound on a promise. What is promised still is no more than the prefill can still use."""
         left = self.spec.blocks_per_tokens(sequence.num_tokens) - len(sequence.block_tables[0])

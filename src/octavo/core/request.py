@@ -14,6 +14,7 @@ from octavo.messages import EngineRequest, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
+    from octavo.core.draft_policy import Acceptance
 
 NO_ROW = -1
 
@@ -57,6 +58,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "acceptance",
         "account",
         "answer",
         "arrival",
@@ -143,6 +145,8 @@ class Sequence:
         """The search it is a beam of."""
         self.host_tables: list[list[int]] = []
         """While swapped: per group, the host slot of each column, as `block_tables`."""
+        self.acceptance: Acceptance | None = None
+        """What a draft policy knows about it."""
 
     @property
     def token_ids(self) -> list[int]:

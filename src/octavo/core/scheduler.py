@@ -18,6 +18,7 @@ from octavo.core.prefix_index import Match
 from octavo.core.published import Published
 from octavo.core.request import NO_ROW, Request, Sequence, SequenceStatus
 from octavo.core.rows import Rows
+from octavo.core.speculation import Speculation, Verified
 from octavo.core.step import PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
 from octavo.core.swapping import Swapping
 from octavo.errors import InvariantError
@@ -95,6 +96,7 @@ class Scheduler:
         admission: AdmissionPolicy | None = None,
         preemption: PreemptionPolicy | None = None,
         way: WayPolicy | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.kv = kv
         self.max_num_seqs = max_num_seqs
@@ -111,6 +113,8 @@ class Scheduler:
         self.published = Published(kv)
         self._preemption: PreemptionPolicy = LatestArrival() if preemption is None else preemption
         self._way: WayPolicy = MeasuredCosts() if way is None else way
+        self.speculation = speculation
+        """Grants drafts; None where nothing is guessed."""
         self._num_unborn = 0
         """Sequences that wait for their leader."""
         self.beams = Beams(self)
@@ -240,6 +244,8 @@ class Scheduler:
         plan.released_rows = self.rows.take_released()
         if everyone_fits:
             self._admit_waiting(step)
+            if self.speculation is not None and not self._num_unborn:  # who is born soon needs the blocks
+                self.speculation.grant(step)
         if self.num_preemptions:
             self.num_recomputed_tokens += step.num_recomputed_tokens()
         step.advance()
@@ -562,8 +568,17 @@ class Scheduler:
         deltas = swapped + self._prompt_deltas(step, result.prompt_logprobs or []) + self._error_deltas(step, result)
         if self.kv.index is not None:
             self._commit(step)
-        self._append_tokens(step, result, deltas)
+        self._append_tokens(step, result, deltas, None if self.speculation is None else self._settle(step, result))
         return deltas
+
+    def _settle(self, step: ScheduledStep, result: StepResult) -> dict[Sequence, Verified]:
+        """Take what was verified of drafts, and let others find the blocks which that completed."""
+        assert self.speculation is not None
+        verified = self.speculation.settle(step, result)
+        for sequence in verified:
+            self.wake(self.in_flight.done(self.kv.commit(sequence, sequence.num_computed_tokens)))
+        self.num_generated_tokens += sum(len(found.token_ids) for found in verified.values())
+        return verified
 
     def _apply_swaps(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         arrived, lost = self.swapping.applied(plan, result)
@@ -587,7 +602,13 @@ class Scheduler:
             if end >= sequence.next_commit and sequence.status is running and sequence.row in self.running:
                 self.wake(self.in_flight.done(self.kv.commit(sequence, end)))
 
-    def _append_tokens(self, step: ScheduledStep, result: StepResult, deltas: list[TokenDelta]) -> None:
+    def _append_tokens(
+        self,
+        step: ScheduledStep,
+        result: StepResult,
+        deltas: list[TokenDelta],
+        verified: dict[Sequence, Verified] | None,
+    ) -> None:
         add_delta = deltas.append
         finished = SequenceStatus.FINISHED
         logprobs = result.logprobs
@@ -605,6 +626,8 @@ class Scheduler:
             delta = TokenDelta(sequence.request_id, sequence.index, [token])
             if logprobs is not None and (found := logprobs[i]) is not None:
                 delta.logprobs = [found]
+            if verified and (before := verified.get(sequence)) is not None:
+                before.begin(delta)
             if len(answer) == 1:
                 delta.num_cached_tokens = sequence.num_cached_tokens or 0
             if len(answer) >= sequence.max_answer_tokens or token in sequence.stop_tokens:

@@ -85,6 +85,9 @@ class StepPlan(msgspec.Struct, array_like=True):
     """(row, token) to append to rows with candidates."""
     sample_sources: list[int] = []
     """Parallel to `sample_rows`: the row in `rows` whose logits each uses. Empty when each uses its own."""
+    num_drafts: list[int] = []
+    """Parallel to `rows`: draft tokens that the worker may guess and compute after the row's last token. Their slots
+    are bound. Empty when nobody may; rows with drafts are sampled, and were not forked by this plan."""
 
     @property
     def has_work(self) -> bool:
@@ -110,6 +113,23 @@ class PromptLogprobs(msgspec.Struct, array_like=True):
     positions: list[TokenLogprobs]
 
 
+class Drafted(msgspec.Struct, array_like=True):
+    """What became of a row's drafts.
+
+    The worker samples at the row's last token and at each draft, every time with the noise of that position. While
+    the token sampled is the next draft, the one sampled there follows. KV of the drafts after that is void. Of every
+    row that was granted drafts, the table entries are void past the last column with a token that stays computed.
+    """
+
+    row: int
+    num_drafts: int
+    """Tokens that were guessed and computed, at least one."""
+    token_ids: list[int]
+    """Tokens sampled after the one in `StepResult.token_ids`, at most `num_drafts`."""
+    logprobs: list[TokenLogprobs] | None = None
+    """Parallel to `token_ids`; None when the row did not ask."""
+
+
 class StepResult(msgspec.Struct, array_like=True):
     """What a step computed. `token_ids` is parallel to the plan's `sample_rows`."""
 
@@ -128,6 +148,10 @@ class StepResult(msgspec.Struct, array_like=True):
     """Seconds that forward and sample took."""
     swap_s: float = 0.0
     """Seconds that swapping took."""
+    drafted: list[Drafted] = []
+    """Rows for which tokens were guessed."""
+    draft_s: float = 0.0
+    """Seconds of `forward_s` that guessing took."""
 
 
 class StepHandle(Protocol):

@@ -37,6 +37,7 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
     """
     executor = registry.resolve("executors", config.execution.executor).load(config, files)
     info: EngineInfo = executor.info
+    drafting = config.speculation.drafting
     try:
         core = EngineCore(
             executor,
@@ -49,6 +50,8 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
             eviction=config.cache.eviction,
             preemption=config.cache.preemption,
             erase_freed_blocks=config.cache.erase_freed_blocks,
+            num_draft_tokens=0 if drafting is None else drafting.num_speculative_tokens,
+            drafting="auto" if drafting is None or drafting.adaptive else "always",
             secret=os.urandom(SECRET_BYTES),
             fingerprint=fingerprint(info),
         )

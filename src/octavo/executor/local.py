@@ -23,6 +23,7 @@ from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.sources import ModelFiles, open_checkpoint
 from octavo.worker.batch_state import BatchState, state_bytes
 from octavo.worker.block_size import BlockSize, choose_block_size
+from octavo.worker.drafter import DraftSettings, DraftSource
 from octavo.worker.kv_memory import HostSize, KVSize, available_bytes, size_host_tier, size_pool, size_text
 from octavo.worker.model_runner import ModelRunner
 from octavo.worker.tier_store import HostTier
@@ -95,6 +96,7 @@ class _Loading:
         spec, scheduler = self.spec, self.config.scheduler
         limit = self._length_limit()
         weights = load(self.checkpoint, spec, self.backend, self.dtype)
+        self.drafts = self._draft_source(limit)
         block_size = self._block_size(limit)
         kv_spec = self._kv_spec(block_size.num_tokens, limit)
         free = self._free_bytes(limit)
@@ -105,12 +107,30 @@ class _Loading:
         kv = self.backend.allocate_kv(shape)
         program = self.backend.compile(decoder(spec, weights), kv, scheduler.max_num_batched_tokens)
         state = BatchState(scheduler.max_num_seqs, max_model_len)
-        runner = ModelRunner(self.backend, program, kv, state, self._host_tier(host, shape))
+        drafter = None if self.drafts is None else self.drafts.make(state)
+        runner = ModelRunner(self.backend, program, kv, state, self._host_tier(host, shape), drafter)
         if max_model_len < limit:
             shorter = f"{size.reason}; enough for a context of {max_model_len} of the model's {limit} tokens"
             size = msgspec.structs.replace(size, reason=shorter)
         info = self._info(block_size, size, host, shape, max_model_len, time.perf_counter() - started)
         return LocalExecutor(runner, self.backend, kv_spec, info, scheduler.depth)
+
+    def _draft_source(self, limit: int) -> DraftSource | None:
+        """What guesses tokens, its weights loaded before the pool is sized."""
+        drafting = self.config.speculation.drafting
+        if drafting is None:
+            return None
+        settings = DraftSettings(
+            config=self.config,
+            drafting=drafting,
+            spec=self.spec,
+            backend=self.backend,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            limit=limit,
+        )
+        source: DraftSource = registry.resolve("drafters", drafting.method)(settings)
+        return source
 
     def _length_limit(self) -> int:
         asked, trained = self.config.model.max_model_len, self.spec.max_position
@@ -200,7 +220,8 @@ class _Loading:
         """What steps take at most, all their logits wanted, and what the worker remembers of its rows."""
         scheduler = self.config.scheduler
         num_tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * max_len)
-        return self.spec.activation_bytes(num_tokens) + state_bytes(scheduler.max_num_seqs, max_len)
+        drafts = 0 if self.drafts is None else self.drafts.num_bytes
+        return self.spec.activation_bytes(num_tokens) + state_bytes(scheduler.max_num_seqs, max_len) + drafts
 
     def _max_model_len(self, kv_spec: KVSpec, limit: int, size: KVSize) -> int:
         """What the context and the pool allow; an explicit wish that the pool cannot hold is an error."""

@@ -141,6 +141,7 @@ class _Snapshot:
             return
         stats, info = self._stats, self._info
         usage = stats.num_held_blocks / max(1, stats.num_blocks)
+        accepted = stats.num_accepted_tokens
         for kind, name, help, value in (
             ("gauge", "num_requests_running", "Sequences in the running batch.", stats.num_running),
             ("gauge", "num_requests_waiting", "Sequences waiting to be admitted.", stats.num_waiting),
@@ -152,6 +153,9 @@ class _Snapshot:
             ("counter", "prompt_tokens", "Prompt tokens, computed or found.", stats.num_prompt_tokens),
             ("counter", "generation_tokens", "Tokens generated.", stats.num_generated_tokens),
             ("counter", "prompt_tokens_recomputed", "Tokens computed again.", stats.num_recomputed_tokens),
+            ("counter", "spec_decode_num_drafts", "Times that tokens were guessed for a sequence.", stats.num_drafts),
+            ("counter", "spec_decode_num_draft_tokens", "Tokens guessed.", stats.num_draft_tokens),
+            ("counter", "spec_decode_num_accepted_tokens", "Guessed tokens that were right.", accepted),
         ):
             yield self._family(kind, prefix + name, help, [({}, value)])
         config = {

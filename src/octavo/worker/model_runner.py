@@ -7,13 +7,15 @@ import time
 import numpy as np
 
 from octavo.backends.protocol import Array, Backend, Int32Array, KVMemory, Program, StepBatch
-from octavo.core.step import PromptLogprobs, StepPlan, StepResult
+from octavo.core.step import Drafted, PromptLogprobs, StepPlan, StepResult
 from octavo.messages import TokenLogprobs
 from octavo.worker.batch_state import BatchState
 from octavo.worker.beam_candidates import beam_candidates
+from octavo.worker.drafter import Drafter
 from octavo.worker.sampler import logprobs_of, sample_batch, token_logprobs
 from octavo.worker.swapper import Swapper
 from octavo.worker.tier_store import HostTier, TierStore
+from octavo.worker.verify import Drafts, draft
 
 NOT_FINITE = "the model's scores for this sequence are not finite numbers"
 
@@ -21,7 +23,8 @@ NOT_FINITE = "the model's scores for this sequence are not finite numbers"
 class ModelRunner:
     """One program over one KV memory, and the state of its rows. Plans are executed in the order they come.
 
-    Without a `host_tier` there is nothing to swap to, and a plan that swaps is refused.
+    Without a `host_tier` there is nothing to swap to, and a plan that swaps is refused. Without a `drafter` nothing is
+    guessed, whatever is granted.
     """
 
     def __init__(
@@ -31,12 +34,14 @@ class ModelRunner:
         kv: KVMemory,
         state: BatchState,
         host_tier: TierStore[int] | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self._backend = backend
         self._program = program
         self._kv = kv
         self._state = state
         self._swapper = Swapper(kv, HostTier(0, kv.shape.bytes_per_block) if host_tier is None else host_tier)
+        self._drafter = drafter
         self._batch_index: Int32Array = np.zeros(len(state.num_tokens), np.int32)
         """Place of a row in the current batch; only entries of the batch's own rows are read."""
 
@@ -53,6 +58,8 @@ class ModelRunner:
         state, tables = self._state, self._kv.block_tables
         for row in plan.released_rows:
             state.release(row)
+            if self._drafter is not None:
+                self._drafter.forget(row)
         for setup in plan.setups:
             state.set_up(setup)
         for fork in plan.forks:
@@ -89,7 +96,11 @@ class ModelRunner:
         counts = np.array(plan.num_new_tokens, np.int32)
         sampled = np.array(plan.sample_rows, np.int32)
         sources = np.array(plan.sample_sources, np.int32) if plan.sample_sources else sampled
-        batch, last, prompt_tokens = self._step_batch(rows, counts, sources, shared=sources is not sampled)
+        drafts = None
+        if plan.num_drafts and self._drafter is not None:
+            drafts = draft(self._drafter, plan, rows, sampled)
+            counts = counts if drafts is None else counts + drafts.counts
+        batch, last, prompt_tokens = self._step_batch(rows, counts, sources, drafts, shared=sources is not sampled)
         logits = self._program.run(batch)
         self._state.num_computed[rows] += counts
         if plan.sample_sources:
@@ -99,16 +110,17 @@ class ModelRunner:
             prompt_logprobs = self._prompt_logprobs(batch, logits, prompt_tokens)
         if batch.logits_tokens is not last:
             logits = logits[np.searchsorted(batch.logits_tokens, last)]
-        result = self._sample(plan, logits, sampled, prompt_logprobs)
+        result = self._sample(plan, logits, sampled, drafts, prompt_logprobs)
         result.forward_s = time.perf_counter() - started
         return result
 
     def _step_batch(
-        self, rows: Int32Array, counts: Int32Array, sources: Int32Array, *, shared: bool
+        self, rows: Int32Array, counts: Int32Array, sources: Int32Array, drafts: Drafts | None, *, shared: bool
     ) -> tuple[StepBatch, Int32Array, Int32Array | None]:
-        """The step's arrays, each source's last token, and the tokens wanted for prompt logprobs, if any.
+        """The step's arrays, the tokens to sample at, and those wanted for prompt logprobs, if any.
 
-        `logits_tokens` is the very array of last tokens unless more is wanted or, as `shared` says, one may come twice.
+        Sampled are each source's last token, and before it those that its drafts follow. `logits_tokens` is the very
+        array of these unless more is wanted or, as `shared` says, one may come twice.
         """
         state = self._state
         starts = state.num_computed[rows]
@@ -122,6 +134,8 @@ class ModelRunner:
             offsets = np.repeat(starts - query_start_loc[:-1], counts)
             positions = np.arange(query_start_loc[-1], dtype=np.int32) + offsets
         last = query_start_loc[self._batch_index[sources] + 1] - 1
+        if drafts is not None:
+            last = drafts.spread(last)
         logits_tokens = np.unique(last) if shared else last
         prompt_tokens = None
         if (state.num_prompt_logprobs[rows] >= 0).any():
@@ -154,13 +168,22 @@ class ModelRunner:
         return found
 
     def _sample(
-        self, plan: StepPlan, logits: Array, rows: Int32Array, prompt_logprobs: list[PromptLogprobs] | None
+        self,
+        plan: StepPlan,
+        logits: Array,
+        rows: Int32Array,
+        drafts: Drafts | None,
+        prompt_logprobs: list[PromptLogprobs] | None,
     ) -> StepResult:
         if not len(rows):
             return StepResult(plan.step_id, [], prompt_logprobs=prompt_logprobs)
         beams = self._state.num_candidates
         choose = self._choose if not beams or beams.keys().isdisjoint(plan.sample_rows) else self._choose_beside_beams
-        tokens, logprobs = choose(logits, rows)
+        drafted: list[Drafted] = []
+        if drafts is None:
+            tokens, logprobs = choose(logits, rows)
+        else:
+            tokens, logprobs, drafted = drafts.settle(self._state, *choose(logits, drafts.rows, drafts.ahead))
         errors = [(row, NOT_FINITE) for row, token in zip(plan.sample_rows, tokens, strict=True) if token < 0]
         return StepResult(
             plan.step_id,
@@ -168,18 +191,24 @@ class ModelRunner:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             row_errors=errors or None,
+            drafted=drafted,
+            draft_s=0.0 if drafts is None else drafts.seconds,
         )
 
-    def _choose(self, logits: Array, rows: Int32Array) -> tuple[list[int], list[TokenLogprobs | None] | None]:
-        """Choose and append a token for each row; -1 where that failed."""
-        batch = sample_batch(self._state, rows)
+    def _choose(
+        self, logits: Array, rows: Int32Array, ahead: Int32Array | None = None
+    ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
+        """Choose a token for each row, -1 where that failed, and append it unless it is among drafts."""
+        batch = sample_batch(self._state, rows, ahead)
         output = self._backend.sample(logits, batch)
-        tokens, good = output.token_ids, output.token_ids >= 0
-        self._state.append(rows[good], tokens[good])
+        tokens = output.token_ids
+        if ahead is None:
+            good = tokens >= 0
+            self._state.append(rows[good], tokens[good])
         return tokens.tolist(), token_logprobs(output, batch.num_logprobs)
 
     def _choose_beside_beams(
-        self, logits: Array, rows: Int32Array
+        self, logits: Array, rows: Int32Array, ahead: Int32Array | None = None
     ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
         """As `_choose`; for a beam the likeliest token and its candidates, and nothing is appended."""
         counts = [self._state.num_candidates.get(row, 0) for row in rows.tolist()]
@@ -188,7 +217,7 @@ class ModelRunner:
         logprobs: list[TokenLogprobs | None] = [None] * len(rows)
         if not is_beam.all():
             others = np.flatnonzero(~is_beam).tolist()
-            tokens[others], found = self._choose(logits[others], rows[others])
+            tokens[others], found = self._choose(logits[others], rows[others], None if ahead is None else ahead[others])
             for i, entry in zip(others, found or [], strict=False):
                 logprobs[i] = entry
         beams = np.flatnonzero(is_beam).tolist()

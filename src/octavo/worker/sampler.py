@@ -15,11 +15,16 @@ _NO_VALUES: Float32Array = np.zeros(0, np.float32)
 _GROUP = 64
 
 
-def sample_batch(state: BatchState, rows: Int32Array) -> SampleBatch:
-    """The sampling parameters of `rows`, in their order."""
+def sample_batch(state: BatchState, rows: Int32Array, ahead: Int32Array | None = None) -> SampleBatch:
+    """The sampling parameters of `rows`, in their order.
+
+    Args:
+        ahead: Tokens past each row's known ones, written in `state.tokens`, that count as known for its sample.
+    """
     listed: list[int] = rows.tolist()
+    lengths: Int32Array = state.num_tokens[rows] if ahead is None else state.num_tokens[rows] + ahead
     history_start, history = _ragged(
-        rows, bool(state.has_penalties[rows].any()), lambda i: _history(state, listed[i]), _NO_IDS
+        rows, bool(state.has_penalties[rows].any()), lambda i: _history(state, listed[i], lengths[i]), _NO_IDS
     )
     bias_start, bias_ids = _ragged(
         rows, bool(state.bias), lambda i: state.bias.get(listed[i], (_NO_IDS, _NO_VALUES))[0], _NO_IDS
@@ -27,7 +32,9 @@ def sample_batch(state: BatchState, rows: Int32Array) -> SampleBatch:
     _, bias_values = _ragged(
         rows, bool(state.bias), lambda i: state.bias.get(listed[i], (_NO_IDS, _NO_VALUES))[1], _NO_VALUES
     )
-    banned_start, banned_ids = _ragged(rows, bool(state.stop_ids), lambda i: _banned(state, listed[i]), _NO_IDS)
+    banned_start, banned_ids = _ragged(
+        rows, bool(state.stop_ids), lambda i: _banned(state, listed[i], lengths[i]), _NO_IDS
+    )
     return SampleBatch(
         temperature=state.temperature[rows],
         top_k=state.top_k[rows],
@@ -38,7 +45,7 @@ def sample_batch(state: BatchState, rows: Int32Array) -> SampleBatch:
         frequency_penalty=state.frequency_penalty[rows],
         seed=state.seed[rows],
         sequence_index=state.sequence_index[rows],
-        position=state.num_tokens[rows],
+        position=lengths,
         history_start=history_start,
         history=history,
         num_prompt=state.num_prompt[rows],
@@ -51,12 +58,12 @@ def sample_batch(state: BatchState, rows: Int32Array) -> SampleBatch:
     )
 
 
-def _history(state: BatchState, row: int) -> Int32Array:
-    return state.tokens[row, : state.num_tokens[row]] if state.has_penalties[row] else _NO_IDS
+def _history(state: BatchState, row: int, length: int) -> Int32Array:
+    return state.tokens[row, :length] if state.has_penalties[row] else _NO_IDS
 
 
-def _banned(state: BatchState, row: int) -> Int32Array:
-    generated = state.num_tokens[row] - state.num_prompt[row]
+def _banned(state: BatchState, row: int, length: int) -> Int32Array:
+    generated = length - state.num_prompt[row]
     return state.stop_ids.get(row, _NO_IDS) if generated < state.min_tokens[row] else _NO_IDS
 
 
