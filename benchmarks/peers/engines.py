@@ -5,6 +5,7 @@ A new engine is one more row of `ENGINES`. Paths are under the folder that `setu
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.bench_workload import Item
+from octavo.config import ModelConfig
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("OCTAVO_PEERS", Path.home() / ".cache" / "octavo-peers"))
@@ -79,7 +81,7 @@ def _openvino(group: str, weights: str, model: str) -> Engine:
         return [*words, "--port", str(port), "--precision", "bf16", "--threads", "2"]
 
     return Engine(
-        kind="OpenVINO GenAI", group=group, weights=weights, kv="u8 (its default)", command=command, streams_n=False
+        kind="OpenVINO GenAI", group=group, weights=weights, kv="f16 (its default)", command=command, streams_n=False
     )
 
 
@@ -128,19 +130,22 @@ def _with_generation_config(item: Item, body: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "generation_config": json.dumps(config)}
 
 
+_KV_BF16, _KV_INT8 = ("--kv-cache-dtype", "bfloat16"), ("--kv-cache-dtype", "int8")
+_KEEPS_STORED = any(field.name == "quantization" for field in dataclasses.fields(ModelConfig))
+_STORED = ("--quantization", "auto") if _KEEPS_STORED else ()
+_Q4_1 = "Q4_1 file" if _KEEPS_STORED else "Q4_1 file, expanded"
+
 ENGINES: dict[str, Engine] = {
     "octavo-bf16": _octavo("bf16", "bf16", "bf16", BF16_FOLDER, "--dtype", "bfloat16"),
-    "octavo-q4_1": _octavo("quantised", "Q4_1 file", "bf16", Q4_1_FILE),
-    "octavo-q4_1-kv8": _octavo("quantised", "Q4_1 file", "int8", Q4_1_FILE, "--kv-cache-dtype", "int8"),
-    "octavo-int8": _octavo("quantised", "int8", "bf16", BF16_FOLDER, "--quantization", "int8"),
-    "octavo-int8-kv8": _octavo(
-        "quantised", "int8", "int8", BF16_FOLDER, "--quantization", "int8", "--kv-cache-dtype", "int8"
-    ),
+    "octavo-q4_1": _octavo("quantised", _Q4_1, "bf16", Q4_1_FILE, *_STORED, *_KV_BF16),
+    "octavo-q4_1-kv8": _octavo("quantised", _Q4_1, "int8", Q4_1_FILE, *_STORED, *_KV_INT8),
+    "octavo-int8": _octavo("quantised", "int8", "bf16", BF16_FOLDER, "--quantization", "int8", *_KV_BF16),
+    "octavo-int8-kv8": _octavo("quantised", "int8", "int8", BF16_FOLDER, "--quantization", "int8", *_KV_INT8),
     "vllm-bf16": _vllm(),
     "llamacpp-bf16": _llamacpp("bf16", "bf16", "smollm2-135m-bf16.gguf"),
     "llamacpp-q4_1": _llamacpp("quantised", "Q4_1 file", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     "llamacpp-q8_0": _llamacpp("quantised", "Q8_0", "smollm2-135m-q8_0.gguf"),
-    "openvino-bf16": _openvino("bf16", "f16, computed in bf16", "smollm2-135m-ov-fp16"),
+    "openvino-bf16": _openvino("bf16", "f16", "smollm2-135m-ov-fp16"),
     "openvino-int8": _openvino("quantised", "int8", "smollm2-135m-ov-int8"),
     "transformers-bf16": _transformers(),
 }

@@ -44,7 +44,7 @@ def test_a_ratio_is_taken_within_a_round_against_the_fastest_peer() -> None:
     ratio = table.Ratio.of(found, "octavo-bf16", "openvino-bf16", "chat", "output_throughput")
     assert ratio.values == (2.0, 1.6), "round 2 has no peer to compare with"
     page = table.render(found)
-    assert "| chat | bf16, bf16 | 600.0 | OpenVINO GenAI f16, computed in bf16, u8 (its default) | 275.0 |" in page
+    assert "| chat | bf16, bf16 | 600.0 | OpenVINO GenAI f16, f16 (its default) | 275.0 |" in page
     assert "1.80 (1.60 to 2.00) | 2 | 1.6 met" in page
 
 
