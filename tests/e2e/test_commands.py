@@ -125,6 +125,17 @@ def test_bench_kernels(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "num_threads = 0: must be 1 with --cpu-time" in refused.stderr
 
 
+def test_bench_quality(tmp_path: Path) -> None:
+    text = tmp_path / "story.txt"
+    text.write_text("Once upon a time there was a little girl named Lily. She loved to play outside in the park. " * 3)
+    words = ["--text", str(text), "--window", "32", "--stride", "8", "--dtype", "bfloat16", "--num-blocks", "100"]
+    done = octavo("bench", "quality", MODEL, *words)
+    assert done.returncode == 0, done.stderr
+    perplexities = [float(found) for found in re.findall(r"perplexity ([\d.]+)", done.stdout)]
+    assert len(perplexities) == 2 and 1 < perplexities[0] < 8, "a story in the words the model was trained on"
+    assert perplexities[1] == pytest.approx(perplexities[0], rel=0.05)
+
+
 def test_what_serve_prints_works_when_pasted(tmp_path: Path) -> None:
     flags = [*TEMPLATE, "--max-model-len", "128", "--served-model-name", "tiny 'tale'"]
     server = ServerProcess(TINY_MODEL, *flags, log=tmp_path / "log")
