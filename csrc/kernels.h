@@ -62,6 +62,12 @@ struct WeightFormat {
     bool half_scales = false;  // scales and minimums are float16 numbers exactly; else any float32
 
     bool in_groups() const { return kind == Kind::kInt8 || kind == Kind::kInt4; }
+    // Whether there are kernels for it. Those in groups are what model files have: a zero or a minimum, not both.
+    bool is_known() const {
+        if (!in_groups()) return true;
+        if (minimum) return group == 32 && zero == 0;
+        return group == 32 ? half_scales : kind == Kind::kInt8 && !half_scales;
+    }
     int64_t groups_of(int64_t k) const { return (k + group - 1) / group; }
 };
 

@@ -31,6 +31,8 @@ Matrix::Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, const
     if (n < 1 || k < 1 || n > INT32_MAX || k > INT32_MAX || n * k > kMaxElements)
         refuse("shape", std::to_string(n) + " x " + std::to_string(k) +
                             ": a matrix needs rows and columns, and at most 2^40 elements");
+    if (!format.is_known())
+        refuse("format", "there are no kernels for this combination of bits, group, zero, minimum and half_scales");
     bytes = size_t(kernels.packed_bytes(n, k, format));
     memory = arena.take(bytes);
 }

@@ -4,6 +4,7 @@
 // the results are the same bits on every path. bfloat16 is that float32 rounded to nearest even.
 // Plain loops that the compiler vectorises for each instruction set: this runs once, when a model is loaded.
 #include "dequantize.h"
+#include "half.h"
 #include "kernels.h"
 #include "simd.h"
 
@@ -15,25 +16,6 @@ inline uint16_t load_u16(const uint8_t* p) {
     uint16_t value;
     std::memcpy(&value, p, 2);
     return value;
-}
-
-inline float from_bits(uint32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-
-// IEEE half precision. Written without branches, so that loops over it vectorise on any CPU.
-inline float half_to_float(uint16_t half) {
-    const uint32_t sign = uint32_t(half & 0x8000u) << 16;
-    const uint32_t exponent = (half >> 10) & 31u;
-    const uint32_t mantissa = half & 1023u;
-    const float tiny = float(int32_t(mantissa)) * 0x1p-24f;  // subnormal: exponent 0
-    uint32_t tiny_bits;
-    std::memcpy(&tiny_bits, &tiny, 4);
-    const uint32_t normal = ((exponent + 112u) << 23) | (mantissa << 13);
-    const uint32_t special = 0x7f800000u | (mantissa << 13);  // infinity and NaN: exponent 31
-    return from_bits(sign | (exponent == 0 ? tiny_bits : exponent == 31 ? special : normal));
 }
 
 inline float load_half(const uint8_t* p) { return half_to_float(load_u16(p)); }

@@ -1,5 +1,6 @@
 // Products of activations with packed weights: packing, rounding of activations, and the choice of the format.
 #include "gemm_dense.h"
+#include "groups.h"
 #include "kernels.h"
 #include "ops.h"
 #include "simd.h"
@@ -63,9 +64,9 @@ void pack_tile(void* context, int64_t tile, int) {
 
 // --- rounding activations --------------------------------------------------------------------------------------------
 
-#if defined(OCTAVO_ISA_avx512)
 constexpr int kRowsPerTile = 8;
 
+#if defined(OCTAVO_ISA_avx512)
 void round_rows(void* context, int64_t tile, int) {
     const LinearArgs& args = *static_cast<LinearArgs*>(context);
     const int begin = int(tile) * kRowsPerTile;
@@ -82,14 +83,27 @@ void round_rows(void* context, int64_t tile, int) {
 }
 #endif
 
+void quantise_rows(void* context, int64_t tile, int) {
+    const LinearArgs& args = *static_cast<LinearArgs*>(context);
+    const int begin = int(tile) * kRowsPerTile;
+    const int end = begin + kRowsPerTile < args.num_tokens ? begin + kRowsPerTile : args.num_tokens;
+    const int64_t bytes = quantised_row_bytes(args.k, args.format);
+    for (int row = begin; row < end; ++row)
+        quantise_row(args.x + row * args.x_stride, args.k, args.format,
+                     static_cast<uint8_t*>(args.scratch) + row * bytes);
+}
+
 }  // namespace
 
 int64_t packed_bytes(int64_t n, int64_t k, const WeightFormat& format) {
+    if (format.in_groups()) return (n + kGroupColumns - 1) / kGroupColumns * GroupLayout(format).panel_bytes(k);
     const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
-    return format.kind == Kind::kBFloat16 ? panels * Bf16Weights::panel_elements(k) * 2 : panels * FloatWeights::panel_elements(k) * 4;
+    return format.kind == Kind::kBFloat16 ? panels * Bf16Weights::panel_elements(k) * 2
+                                          : panels * FloatWeights::panel_elements(k) * 4;
 }
 
 size_t linear_scratch_bytes(int64_t k, int max_num_tokens, const WeightFormat& format) {
+    if (format.in_groups()) return size_t(quantised_row_bytes(k, format)) * size_t(max_num_tokens);
 #if defined(OCTAVO_ISA_avx512)
     return format.kind == Kind::kBFloat16 ? size_t((k + 1) / 2 * 2) * size_t(max_num_tokens) * 2 : 0;
 #else
@@ -100,6 +114,7 @@ size_t linear_scratch_bytes(int64_t k, int max_num_tokens, const WeightFormat& f
 
 void pack(const PackArgs& args, ThreadPool& pool) {
     if (args.num_rows == 0) return;
+    if (args.format.in_groups()) return pack_groups(args, pool);
     const int64_t first = args.first_row / COLUMNS, last = (args.first_row + args.num_rows - 1) / COLUMNS;
     PackJob job{&args};
     pool.parallel_for(last - first + 1, pack_tile, &job);
@@ -107,9 +122,14 @@ void pack(const PackArgs& args, ThreadPool& pool) {
 
 void linear(const LinearArgs& args, ThreadPool& pool) {
     if (args.num_tokens == 0) return;
+    const int tiles = (args.num_tokens + kRowsPerTile - 1) / kRowsPerTile;
+    if (args.format.in_groups()) {
+        pool.parallel_for(tiles, quantise_rows, const_cast<LinearArgs*>(&args));
+        return linear_groups(args, static_cast<const uint8_t*>(args.scratch), pool);
+    }
     if (args.format.kind == Kind::kFloat32) return run_linear<FloatWeights>(args, args.x, args.x_stride, pool);
 #if defined(OCTAVO_ISA_avx512)
-    pool.parallel_for((args.num_tokens + kRowsPerTile - 1) / kRowsPerTile, round_rows, const_cast<LinearArgs*>(&args));
+    pool.parallel_for(tiles, round_rows, const_cast<LinearArgs*>(&args));
     run_linear<Bf16Weights>(args, static_cast<const uint16_t*>(args.scratch), (args.k + 1) / 2 * 2, pool);
 #else
     run_linear<Bf16Weights>(args, args.x, args.x_stride, pool);
@@ -117,6 +137,7 @@ void linear(const LinearArgs& args, ThreadPool& pool) {
 }
 
 void embedding(const EmbeddingArgs& args, ThreadPool&) {
+    if (args.format.in_groups()) return embedding_groups(args);
     for (int t = 0; t < args.num_tokens; ++t) {
         const int64_t row = args.token_ids[t], panel = row / COLUMNS, column = row % COLUMNS;
         float* out = args.out + t * args.k;

@@ -1,0 +1,58 @@
+// Weights in groups: how they lie in memory, and the activations beside them. Private to csrc/kernels.
+//
+// A panel has 16 columns of the product (rows of the weight) on every path. It is a list of records, each a scale (and
+// a minimum) for each column and then the codes of one group, or of two where the scales of one would leave the codes
+// off a cache line. Scales come before what they scale, so that the panel is one forward stream.
+//
+//   int8 codes of a group: [group / 4][16][4], that is, quads of k side by side for the 16 columns.
+//   int4: [group / 8][16][4] bytes; quad j is in the low halves of vector j, quad j + group / 8 in the high halves.
+#pragma once
+
+#include "kernels.h"
+
+namespace octavo::OCTAVO_ISA {
+
+constexpr int kGroupColumns = 16;
+
+struct GroupLayout {
+    int group, bits;
+    bool minimum, half;
+
+    constexpr GroupLayout(int group, int bits, bool minimum, bool half)
+        : group(group), bits(bits), minimum(minimum), half(half) {}
+    explicit GroupLayout(const WeightFormat& format)
+        : GroupLayout(format.group, format.kind == WeightFormat::Kind::kInt4 ? 4 : 8, format.minimum,
+                      format.half_scales) {}
+
+    constexpr int value_bytes() const { return half ? 2 : 4; }  // of a scale or minimum
+    constexpr int values_bytes() const { return kGroupColumns * value_bytes(); }
+    constexpr int scales_bytes() const { return (minimum ? 2 : 1) * values_bytes(); }
+    constexpr int codes_bytes() const { return kGroupColumns * group * bits / 8; }
+    constexpr int record_groups() const { return scales_bytes() % 64 == 0 ? 1 : 2; }
+    constexpr int record_bytes() const { return record_groups() * (scales_bytes() + codes_bytes()); }
+    constexpr int codes_at() const { return record_groups() * scales_bytes(); }  // in a record
+
+    int64_t records(int64_t k) const { return (k + record_groups() * group - 1) / (record_groups() * group); }
+    int64_t panel_bytes(int64_t k) const { return records(k) * record_bytes(); }
+    int64_t padded_groups(int64_t k) const { return records(k) * record_groups(); }
+};
+
+// A group of a row of activations: x is about scale * code. The codes follow.
+struct ActivationGroup {
+    float scale;       // max |x| / 127; NaN if something in the group is not finite, and then the codes are 0
+    float scaled_sum;  // scale * sum of the codes: what a minimum of 1 adds to the product
+    int32_t start;     // -zero * sum of the codes: what is missing in a sum of products with codes that count from 0
+    int32_t unused;
+};
+
+// Bytes that quantise_row writes.
+int64_t quantised_row_bytes(int64_t k, const WeightFormat& format);
+// Rounds k floats to an ActivationGroup and `group` codes for each padded group, those past k zero.
+void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* out);
+
+void pack_groups(const PackArgs& args, ThreadPool& pool);
+void embedding_groups(const EmbeddingArgs& args);
+// `rows`: num_tokens quantised rows.
+void linear_groups(const LinearArgs& args, const uint8_t* rows, ThreadPool& pool);
+
+}  // namespace octavo::OCTAVO_ISA
