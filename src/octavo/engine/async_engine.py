@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from octavo.config import EngineConfig
 from octavo.engine.build import find_files
-from octavo.engine.dispatch import Dispatcher
+from octavo.engine.dispatch import Dispatcher, Tap
 from octavo.engine.front_end import FrontEnd
 from octavo.engine.host import Host, make_host
 from octavo.engine.input_processor import Prepared
@@ -145,8 +145,11 @@ class AsyncEngine:
             messages, add_generation_prompt=add_generation_prompt, tools=tools, **template_kwargs
         )
 
-    async def stream(self, prepared: Prepared) -> AsyncGenerator[TextDelta, None]:
+    async def stream(self, prepared: Prepared, tap: Tap | None = None) -> AsyncGenerator[TextDelta, None]:
         """Run a request. Closing or cancelling the iterator aborts the request at once.
+
+        A `tap` is offered each delta that comes while the caller waits for the next one, but for the last of an
+        answer; the iterator does not yield what it takes.
 
         Raises:
             EngineDeadError: If the engine dies for good on the way.
@@ -156,7 +159,7 @@ class AsyncEngine:
         news = asyncio.Event()
         if not len(self._dispatcher):
             self._watch.begin(time.monotonic())
-        mailbox = self._dispatcher.open(prepared, news.set)
+        mailbox = self._dispatcher.open(prepared, news.set, tap)
         self._num_streams += 1
         self._idle.clear()
         try:
@@ -166,6 +169,7 @@ class AsyncEngine:
                         yield delta
                 if mailbox.finished:
                     return
+                mailbox.at_rest = True
                 await news.wait()
                 news.clear()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from octavo.engine.best_of import BestOf
 from octavo.engine.host import Host
@@ -11,7 +12,19 @@ from octavo.engine.loop import Batch
 from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import TextDelta
 from octavo.engine.tokenizer import Tokenizer
-from octavo.errors import OctavoError
+from octavo.errors import EngineDeadError, OctavoError
+
+
+class Tap(Protocol):
+    """Takes deltas on the spot, so that nobody need be woken for each."""
+
+    def take(self, delta: TextDelta) -> bool:
+        """Take a delta, never an answer's last. False if it must wait in the mailbox, and the reader be woken."""
+        ...
+
+    def flush(self) -> None:
+        """Those of one step have all been offered."""
+        ...
 
 
 class Mailbox:
@@ -20,14 +33,19 @@ class Mailbox:
     Deltas of one answer are joined while nobody reads, so a slow reader costs the memory of one answer at most.
     """
 
-    def __init__(self, prepared: Prepared, tokenizer: Tokenizer, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, prepared: Prepared, tokenizer: Tokenizer, wake: Callable[[], None], tap: Tap | None = None
+    ) -> None:
         self.prepared = prepared
         self.processor = OutputProcessor(prepared, tokenizer)
         drawn, returned = prepared.request.sampling.n, prepared.params.n
         self._best_of = BestOf(prepared.params) if drawn > returned else None
-        self._wake = wake
+        self._notify = wake
+        self.tap = tap
+        self.at_rest = False
+        """Whether the reader has done with all that was taken, and waits. Only then may the tap have what comes."""
         self._unread: dict[int, TextDelta] = {}
-        self._error: OctavoError | None = None
+        self._error: Exception | None = None
 
     @property
     def finished(self) -> bool:
@@ -38,24 +56,31 @@ class Mailbox:
         """Everything unread, one delta per answer.
 
         Raises:
-            OctavoError: Why the request failed, once all before it is read.
+            Exception: Why the request failed, once all before it is read; an OctavoError unless it is a fault of ours.
         """
         unread, self._unread = list(self._unread.values()), {}
         if not unread and self._error is not None:
             raise self._error
         return unread
 
-    def put(self, delta: TextDelta) -> None:
-        """Take in what the processor made of a step."""
+    def put(self, delta: TextDelta) -> bool:
+        """Take in what the processor made of a step. Whether the tap took it."""
         if self._best_of is None:
+            if self.at_rest and self.tap is not None and delta.finish_reason is None and self.tap.take(delta):
+                return True
             self._keep(delta)
         else:
             self._best_of.add(delta)
             if not self.processor.finished:
-                return
+                return False
             for answer in self._best_of.chosen():
                 self._keep(answer)
         self._wake()
+        return False
+
+    def _wake(self) -> None:
+        self.at_rest = False
+        self._notify()
 
     def _keep(self, delta: TextDelta) -> None:
         earlier = self._unread.get(delta.index)
@@ -64,7 +89,7 @@ class Mailbox:
         else:
             earlier.append(delta)
 
-    def fail(self, error: OctavoError) -> None:
+    def fail(self, error: Exception) -> None:
         if not self.finished:
             self._error = error
         self._wake()
@@ -81,13 +106,13 @@ class Dispatcher:
     def __len__(self) -> int:
         return len(self._mailboxes)
 
-    def open(self, prepared: Prepared, wake: Callable[[], None]) -> Mailbox:
-        """Submit a request. `wake` is called whenever there is something new to take.
+    def open(self, prepared: Prepared, wake: Callable[[], None], tap: Tap | None = None) -> Mailbox:
+        """Submit a request. `wake` is called whenever there is something new to take that `tap` did not.
 
         Raises:
             EngineDeadError: If there is no engine.
         """
-        mailbox = Mailbox(prepared, self._tokenizer, wake)
+        mailbox = Mailbox(prepared, self._tokenizer, wake, tap)
         self._host.submit(prepared.request)
         self._mailboxes[prepared.request_id] = mailbox
         return mailbox
@@ -99,7 +124,8 @@ class Dispatcher:
             self._host.abort(mailbox.prepared.request_id)
 
     def deliver(self, batch: Batch) -> None:
-        """Hand out a batch; aborts answers that a stop string has ended."""
+        """Hand out a batch; aborts answers that a stop string has ended. What goes wrong ends one request."""
+        taps: dict[int, Tap] = {}
         for delta in batch.deltas:
             mailbox = self._mailboxes.get(delta.request_id)
             if mailbox is None:
@@ -107,16 +133,20 @@ class Dispatcher:
             ended = delta.finish_reason is not None
             try:
                 text = mailbox.processor.process(delta)
-            except OctavoError as error:
-                self._host.abort(delta.request_id)
-                mailbox.fail(error)
-            else:
                 if text is not None:
                     if text.finish_reason is not None and not ended:
                         self._host.abort(delta.request_id, delta.index)
-                    mailbox.put(text)
+                    if mailbox.put(text) and mailbox.tap is not None:
+                        taps[delta.request_id] = mailbox.tap
+            except EngineDeadError:
+                raise
+            except Exception as error:
+                self._host.abort(delta.request_id)
+                mailbox.fail(error)
             if mailbox.finished:
                 del self._mailboxes[delta.request_id]
+        for tap in taps.values():
+            tap.flush()
 
     def fail(self, error: OctavoError) -> None:
         """The engine is gone: every request ends with `error`."""

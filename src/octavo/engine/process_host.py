@@ -85,8 +85,9 @@ class _Child:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = 0.5 if until_s is None else max(0.0, min(0.5, until_s - time.monotonic()))
-            self._poller.poll(round(left_s * 1000))
-            gone = self._process.poll() is not None
+            ready = dict(self._poller.poll(round(left_s * 1000)))
+            # With a file that tells of the process's end there is no need to ask for it beside every event.
+            gone = (self._pid_file is None or self._pid_file in ready) and self._process.poll() is not None
             if gone:  # what it sent last may still be on its way through the socket
                 self._events.poll(_LAST_WORDS_MS)
             try:

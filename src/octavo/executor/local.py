@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -27,6 +27,28 @@ from octavo.worker.drafter import DraftSettings, DraftSource
 from octavo.worker.kv_memory import HostSize, KVSize, available_bytes, size_host_tier, size_pool, size_text
 from octavo.worker.model_runner import ModelRunner
 from octavo.worker.tier_store import HostTier
+
+
+class _Done:
+    """A step that was made at once. A Future would cost as much as planning the step."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class _Failed:
+    """A step that failed at once: it is told where the caller waits for it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> StepResult:
+        raise self._error
 
 
 class LocalExecutor:
@@ -64,12 +86,10 @@ class LocalExecutor:
     def submit(self, plan: StepPlan) -> StepHandle:
         if self._thread is not None:
             return self._thread.submit(self._runner.execute, plan)
-        done: Future[StepResult] = Future()
         try:
-            done.set_result(self._runner.execute(plan))
+            return _Done(self._runner.execute(plan))
         except Exception as error:
-            done.set_exception(error)  # raised again by result(), where the caller waits for it
-        return done
+            return _Failed(error)
 
     def close(self) -> None:
         if self._thread is not None:

@@ -6,6 +6,7 @@ import http
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from octavo.server.line import offer_line
 from octavo.server.openai.errors import ErrorReply
 
 MAX_HEADER_BYTES = 64 << 10
@@ -34,6 +35,8 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:  # not one that is refused
+            offer_line(self.cycle)
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None and not self.cycle.response_complete:

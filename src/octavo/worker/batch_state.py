@@ -50,6 +50,8 @@ class BatchState:
         """Rows with `min_tokens`: the tokens that may not be chosen before."""
         self.num_candidates: dict[int, int] = {}
         """Rows of beams: how many of the likeliest tokens they report instead of having one chosen."""
+        self.version = 0
+        """Counts changes of what rows wish for: while it stays, only tokens and progress change."""
         self._arrays = [a for a in vars(self).values() if isinstance(a, np.ndarray) and a is not self.tokens]
         self._wishes: list[dict[int, Any]] = [d for d in vars(self).values() if isinstance(d, dict)]
 
@@ -102,12 +104,14 @@ class BatchState:
             wishes.pop(row, None)
             if source in wishes:
                 wishes[row] = wishes[source]  # never changed in place, so twins may share it
+        self.version += 1
         self.sequence_index[row] = fork.sequence_index
         if fork.sequence_index != 0:
             self.num_prompt_logprobs[row] = -1
 
     def release(self, row: int) -> None:
         """Forget a row's wishes, so that nothing of it reaches the next one."""
+        self.version += 1
         for wishes in self._wishes:
             wishes.pop(row, None)
         self.num_tokens[row] = 0

@@ -13,11 +13,10 @@ from octavo.worker.batch_state import BatchState
 from octavo.worker.beam_candidates import beam_candidates
 from octavo.worker.drafter import Drafter
 from octavo.worker.sampler import logprobs_of, sample_batch, token_logprobs
+from octavo.worker.steady_decode import NOT_FINITE, SteadyDecode
 from octavo.worker.swapper import Swapper
 from octavo.worker.tier_store import HostTier, TierStore
 from octavo.worker.verify import Drafts, draft
-
-NOT_FINITE = "the model's scores for this sequence are not finite numbers"
 
 
 class ModelRunner:
@@ -42,6 +41,7 @@ class ModelRunner:
         self._state = state
         self._swapper = Swapper(kv, HostTier(0, kv.shape.bytes_per_block) if host_tier is None else host_tier)
         self._drafter = drafter
+        self._steady = SteadyDecode(backend, program, state)
         self._batch_index: Int32Array = np.zeros(len(state.num_tokens), np.int32)
         """Place of a row in the current batch; only entries of the batch's own rows are read."""
 
@@ -49,7 +49,12 @@ class ModelRunner:
         """Do everything `core.step` lists, in its order."""
         self._change_rows(plan)
         swap = self._move_blocks(plan)
-        result = self._compute(plan) if plan.rows else StepResult(plan.step_id, [])
+        if not plan.rows:
+            result = StepResult(plan.step_id, [])
+        elif self._steady.takes(plan):
+            result = self._steady.run(plan)
+        else:
+            result = self._compute(plan)
         if swap is not None:
             result.failed_swap_out, result.failed_swap_in, result.swap_s = swap
         return result

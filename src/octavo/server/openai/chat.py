@@ -11,13 +11,16 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from octavo.engine.outputs import TextDelta
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.gate import send_json
+from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
 from octavo.server.openai.errors import UnsupportedFieldError
+from octavo.server.openai.event_tap import EventTap
 from octavo.server.openai.generation import LONG_PROMPT_CHARS, Answer, Generation, prepare
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.protocol import ChatRequest, parse_chat, sampling_params
@@ -47,9 +50,9 @@ class ChatCompletions:
         request, unknown = parse_chat(body, context.http)
         context.report_unknown_fields(unknown)
         context.lifecycle.check_open()  # the body may have taken its time
-        await context.lifecycle.run(self._answer(request, arrival_s, send), receive)
+        await context.lifecycle.run(self._answer(request, arrival_s, send, line_of(scope)), receive)
 
-    async def _answer(self, request: ChatRequest, arrival_s: float, send: Send) -> None:
+    async def _answer(self, request: ChatRequest, arrival_s: float, send: Send, line: Line | None) -> None:
         context = self._context
         context.check_model(request.model)
         params = chat_params(request)
@@ -58,7 +61,7 @@ class ChatCompletions:
         generation = Generation(context, prompts, params.n, arrival_s)
         reply = ChatReply(context, request, generation)
         if request.stream:
-            await send_events(send, reply.frames(), context.lifecycle)
+            await send_events(send, reply.frames(line), context.lifecycle)
         else:
             await send_json(send, 200, json_bytes(reply.whole(await generation.collect())))
 
@@ -175,23 +178,27 @@ class ChatReply:
             "model": request.model or context.model_name,
             "system_fingerprint": context.fingerprint,
         }
+        self._writer = ChunkWriter(self._head, "chat", request, generation)
+        self._started: set[int] = set()
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The stream's frames, usage included, without the last `[DONE]`."""
-        generation, request = self._generation, self._request
-        writer = ChunkWriter(self._head, "chat", request, generation)
-        started: set[int] = set()
-        async with aclosing(generation.deltas()) as deltas:
+    async def frames(self, line: Line | None = None) -> AsyncGenerator[bytes, None]:
+        """The stream's frames, usage included, without the last `[DONE]`. Those that go over `line` are not among
+        them."""
+        tap = None if line is None else EventTap(self._generation, line, self._frames_of)
+        async with aclosing(self._generation.deltas(tap)) as deltas:
             async for index, delta in deltas:
-                logprobs = self._logprobs(delta.logprobs)
-                chunk = writer.chunk(index, delta, delta.text, logprobs)
-                if index not in started:
-                    started.add(index)
-                    chunk = writer.role(index, ANSWER_ROLE) + chunk
-                if chunk:
-                    yield chunk
-        if request.include_usage:
-            yield writer.usage()
+                if frames := self._frames_of(index, delta):
+                    yield frames
+        if self._request.include_usage:
+            yield self._writer.usage()
+
+    def _frames_of(self, index: int, delta: TextDelta) -> bytes:
+        """What a delta adds to the stream."""
+        chunk = self._writer.chunk(index, delta, delta.text, self._logprobs(delta.logprobs))
+        if index in self._started:
+            return chunk
+        self._started.add(index)
+        return self._writer.role(index, ANSWER_ROLE) + chunk
 
     def whole(self, answers: list[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""

@@ -17,7 +17,9 @@ from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.gate import send_json
+from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
+from octavo.server.openai.event_tap import EventTap
 from octavo.server.openai.generation import Answer, Generation, prepare
 from octavo.server.openai.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets
 from octavo.server.openai.protocol import CompletionRequest, parse_completion, sampling_params
@@ -44,16 +46,16 @@ class Completions:
         request, unknown = parse_completion(body, context.http)
         context.report_unknown_fields(unknown)
         context.lifecycle.check_open()  # the body may have taken its time
-        await context.lifecycle.run(self._answer(request, arrival_s, send), receive)
+        await context.lifecycle.run(self._answer(request, arrival_s, send, line_of(scope)), receive)
 
-    async def _answer(self, request: CompletionRequest, arrival_s: float, send: Send) -> None:
+    async def _answer(self, request: CompletionRequest, arrival_s: float, send: Send, line: Line | None) -> None:
         context = self._context
         context.check_model(request.model)
         prompts = await prepare_prompts(context, request)
         generation = Generation(context, prompts, request.n or 1, arrival_s)
         reply = CompletionReply(context, request, generation)
         if request.stream:
-            await send_events(send, reply.frames(), context.lifecycle)
+            await send_events(send, reply.frames(line), context.lifecycle)
         else:
             await send_json(send, 200, json_bytes(reply.whole(await generation.collect())))
 
@@ -118,6 +120,7 @@ class CompletionReply:
         self._generation = generation
         self._tokenizer = context.engine.tokenizer
         self._choices = [_Choice() for _ in generation.num_tokens]
+        self._held: list[tuple[int, TextDelta]] = []
         self._echo = bool(request.echo)
         self._skip_special = request.skip_special_tokens is not False
         self._prompt_texts = [self._text_of(prompt) for prompt in generation.prompts] if self._echo else []
@@ -128,25 +131,30 @@ class CompletionReply:
             "model": request.model or context.model_name,
             "system_fingerprint": context.fingerprint,
         }
+        self._writer = ChunkWriter(self._head, "text", request, generation)
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The stream's frames, usage included, without the last `[DONE]`."""
-        generation, request = self._generation, self._request
-        writer = ChunkWriter(self._head, "text", request, generation)
-        async with aclosing(generation.deltas()) as deltas:
-            held: list[tuple[int, TextDelta]] = []
+    async def frames(self, line: Line | None = None) -> AsyncGenerator[bytes, None]:
+        """The stream's frames, usage included, without the last `[DONE]`. Those that go over `line` are not among
+        them."""
+        tap = None if line is None else EventTap(self._generation, line, self._frames_of)
+        async with aclosing(self._generation.deltas(tap)) as deltas:
             async for choice, delta in deltas:
-                held.append((choice, delta))
-                if self._lacks_prompt_logprobs(choice):
-                    continue
-                for index, piece in held:
-                    text, logprobs = self._advance(index, piece.text, piece.token_ids, piece.logprobs)
-                    chunk = writer.chunk(index, piece, text, logprobs)
-                    if chunk:
-                        yield chunk
-                held.clear()
-        if request.include_usage:
-            yield writer.usage()
+                if frames := self._frames_of(choice, delta):
+                    yield frames
+        if self._request.include_usage:
+            yield self._writer.usage()
+
+    def _frames_of(self, choice: int, delta: TextDelta) -> bytes:
+        """What a delta adds to the stream."""
+        self._held.append((choice, delta))
+        if self._lacks_prompt_logprobs(choice):
+            return b""
+        held, self._held = self._held, []
+        return b"".join([self._chunk(index, piece) for index, piece in held])
+
+    def _chunk(self, index: int, piece: TextDelta) -> bytes:
+        text, logprobs = self._advance(index, piece.text, piece.token_ids, piece.logprobs)
+        return self._writer.chunk(index, piece, text, logprobs)
 
     def whole(self, answers: list[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from octavo.engine.dispatch import Tap
 from octavo.engine.outputs import TextDelta
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.context import ServerContext
@@ -91,21 +92,27 @@ class Generation:
         self._engine = context.engine
         self._meter = Meter(context, self, arrival_s)
 
-    async def deltas(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
-        """(choice, delta) as they come. Closing this aborts whatever still runs."""
-        streams = [self._engine.stream(prompt) for prompt in self.prompts]
-        merged = _only(streams[0]) if len(streams) == 1 else _merge(streams)
+    async def deltas(self, tap: Tap | None = None) -> AsyncGenerator[tuple[int, TextDelta], None]:
+        """(choice, delta) as they come. Closing this aborts whatever still runs.
+
+        Where there is one prompt, `tap` may take deltas before they come this way (see `AsyncEngine.stream`), and has
+        to `note` them.
+        """
+        if len(self.prompts) == 1:
+            merged = _only(self._engine.stream(self.prompts[0], tap))
+        else:
+            merged = _merge([self._engine.stream(prompt) for prompt in self.prompts])
         with self._meter:
             async with aclosing(merged):
                 async for which, delta in merged:
                     choice = which * self.n + delta.index
-                    self._note(which, choice, delta)
+                    self.note(which, choice, delta)
                     yield choice, delta
 
     async def collect(self) -> list[Answer]:
         """All answers, complete."""
         answers = [Answer(index) for index in range(len(self.num_tokens))]
-        async with aclosing(self.deltas()) as deltas:
+        async with aclosing(self.deltas(_Collector(self, answers))) as deltas:
             async for choice, delta in deltas:
                 answers[choice].add(delta)
         return answers
@@ -120,13 +127,30 @@ class Generation:
             "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
         }
 
-    def _note(self, which: int, choice: int, delta: TextDelta) -> None:
+    def note(self, which: int, choice: int, delta: TextDelta) -> None:
+        """Count a delta of prompt number `which`."""
         self._meter.observe(choice, delta)
         self.num_tokens[choice] += len(delta.token_ids)
         self.num_cached_tokens += delta.num_cached_tokens
         self.num_unchosen_tokens += delta.num_unchosen_tokens
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs[which] = delta.prompt_logprobs
+
+
+class _Collector:
+    """Collects the answers to one prompt as they grow, and wakes nobody before one ends."""
+
+    def __init__(self, generation: Generation, answers: list[Answer]) -> None:
+        self._generation = generation
+        self._answers = answers
+
+    def take(self, delta: TextDelta) -> bool:
+        self._generation.note(0, delta.index, delta)
+        self._answers[delta.index].add(delta)
+        return True
+
+    def flush(self) -> None:
+        pass
 
 
 class Meter:
