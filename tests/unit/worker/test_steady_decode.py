@@ -54,7 +54,14 @@ def long_way(worker: Worker) -> Worker:
 
 @pytest.mark.parametrize(
     "names",
-    [["greedy"] * 3, ["drawn"] * 3, ["greedy", "penalties", "drawn"], ["bias", "greedy", "bans"], ["logprobs"] * 3],
+    [
+        ["greedy"] * 3,
+        ["drawn", "greedy", "drawn"],
+        ["bias", "greedy", "greedy"],
+        ["greedy", "penalties", "drawn"],
+        ["bias", "greedy", "bans"],
+        ["logprobs"] * 3,
+    ],
 )
 def test_the_same_as_the_long_way(names: list[str]) -> None:
     short, long = Worker(), long_way(Worker())
