@@ -79,9 +79,10 @@ def test_which_plans_are_taken() -> None:
     worker.run({0: 1, 1: 2}, [0, 1], setups=[admit(0, [1]), admit(1, [2, 3])], table_growth=growth)
     worker.run({0: 1, 1: 1}, [0, 1])
     worker.run({0: 1, 1: 1}, [1])
+    worker.run({0: 1, 1: 1}, [0, 1], num_drafts=[1, 0])
     worker.run({0: 1}, [0, 2], forks=[RowFork(0, 2, 1)], sample_sources=[0, 0])
     worker.run({3: 1}, [3], setups=[admit(3, [5], num_candidates=2)], table_growth=blocks_of(3))
-    assert taken == [False, True, False, False, False]
+    assert taken == [False, True, False, False, False, False]
 
 
 def test_a_row_that_fails_fails_alone() -> None:
