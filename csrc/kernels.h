@@ -71,6 +71,20 @@ struct WeightFormat {
     int64_t groups_of(int64_t k) const { return (k + group - 1) / group; }
 };
 
+// Rows of a weight, [n, k], to be rounded to groups of kQuantizeGroup; group g of the whole belongs to row
+// g / groups of a row, and so on along the row. With 8 bits the zero is 128, with 4 bits there are minimums. Scales and
+// minimums are float16 numbers.
+struct QuantizeArgs {
+    const void* rows;  // float32, or bfloat16 bits
+    bool bf16;
+    int64_t k;
+    int bits;         // 4 or 8
+    uint8_t* codes;   // [n, k]
+    float* scales;    // [n, groups of a row]
+    float* minimums;  // the same with 4 bits, else null
+};
+constexpr int kQuantizeGroup = 32;
+
 // Rows of a weight, [num_rows, k], to be put in their place of a packed one. Rows may come in several parts; packing a
 // part touches only its own elements.
 struct PackArgs {
@@ -132,6 +146,7 @@ struct Kernels {
     const char* name;                 // "portable", "avx2" or "avx512"
     int lanes;                        // float32 lanes of a vector
     const Dequantizer* dequantizers;  // [kNumDequantizers], one per stored format
+    void (*quantize_groups)(const QuantizeArgs&, int64_t begin, int64_t end);  // groups [begin, end)
     void (*write_kv)(const WriteKVArgs&, ThreadPool&);
     size_t (*attention_scratch_bytes)(const KVPool&, int num_heads, int max_num_tokens, int max_num_seqs,
                                       int num_threads);

@@ -156,7 +156,7 @@ void Program::rms_norm(View x, std::vector<float> weight, float eps, int out) {
     ops_.push_back(std::move(op));
 }
 
-void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int out) {
+void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column) {
     check_view("x", x);
     check_matrix(weight);
     if (weight.k != x.width)
@@ -164,6 +164,8 @@ void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int 
     if (!bias.empty() && int64_t(bias.size()) != weight.n) refuse("bias", "must be as long as the weight has rows");
     Op op{Op::Kind::kLinear};
     op.out = check_out(out, weight.n, slots_[size_t(x.slot)].selected, {x});
+    op.out.offset = first_column;
+    check_view("first_column", op.out);
     op.x = x, op.matrix = &weight, op.vector = std::move(bias);
     linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.format));
     ops_.push_back(std::move(op));
@@ -345,7 +347,8 @@ void Program::execute(const Op& op, const StepInput& in) {
     switch (op.kind) {
         case Op::Kind::kEmbedding:
             return kernels_.embedding(
-                {op.matrix->memory.data, op.matrix->format, op.matrix->k, in.token_ids, rows.out, rows.num_rows}, pool_);
+                {op.matrix->memory.data, op.matrix->format, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
+                pool_);
         case Op::Kind::kLinear:
             return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.data, op.matrix->format, op.matrix->n,
                                     op.matrix->k, op.vector.empty() ? nullptr : op.vector.data(), rows.out,

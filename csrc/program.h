@@ -68,7 +68,8 @@ class Program {
 
     void embedding(const Matrix& table, int out);
     void rms_norm(View x, std::vector<float> weight, float eps, int out);
-    void linear(View x, const Matrix& weight, std::vector<float> bias, int out);
+    // Into columns [first_column, first_column + weight.n) of `out`.
+    void linear(View x, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column = 0);
     void rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position);
     void write_kv(int layer, View key, View value);
     void attention(int layer, View query, float scale, int window, int out);

@@ -51,7 +51,8 @@ void pack_groups(Matrix& self, const nb::ndarray<const uint8_t, nb::ndim<2>, nb:
     if (int64_t(codes.shape(1)) != self.k)
         throw std::invalid_argument("codes: must have " + std::to_string(self.k) + " columns");
     if (minimums.has_value() != self.format.minimum)
-        throw std::invalid_argument(self.format.minimum ? "minimums: the format has them" : "minimums: the format has none");
+        throw std::invalid_argument(self.format.minimum ? "minimums: the format has them"
+                                                        : "minimums: the format has none");
     const size_t groups = size_t(self.format.groups_of(self.k));
     const auto fits = [&](const GroupValues& v) { return v.shape(0) == codes.shape(0) && v.shape(1) == groups; };
     if (!fits(scales)) throw std::invalid_argument("scales: must be one for each group of each row");
@@ -140,9 +141,9 @@ void bind_program(nb::module_& m) {
                             int out) { self.rms_norm(view(x), std::move(weight), eps, out); })
         .def(
             "linear",
-            [](Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, int out) {
-                self.linear(view(x), weight, std::move(bias), out);
-            },
+            [](Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, int out,
+               int64_t first_column) { self.linear(view(x), weight, std::move(bias), out, first_column); },
+            nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0,
             nb::keep_alive<1, 3>())
         .def("rotary",
              [](Program& self, const ViewTuple& x, std::vector<double> inv_freq, double scale, int64_t head_dim,

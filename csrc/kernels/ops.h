@@ -5,6 +5,7 @@
 
 namespace octavo::OCTAVO_ISA {
 
+void quantize_groups(const QuantizeArgs& args, int64_t begin, int64_t end);
 void write_kv(const WriteKVArgs& args, ThreadPool& pool);
 size_t attention_scratch_bytes(const KVPool& kv, int num_heads, int max_num_tokens, int max_num_seqs, int num_threads);
 void attention(const AttentionArgs& args, ThreadPool& pool);

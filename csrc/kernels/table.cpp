@@ -14,6 +14,7 @@ const Kernels table = {
     OCTAVO_STRING(OCTAVO_ISA),
     VF::W,
     dequantizers,
+    quantize_groups,
     write_kv,
     attention_scratch_bytes,
     attention,

@@ -53,6 +53,12 @@ class ModelConfig:
         "weights and arithmetic; auto is bfloat16 where the CPU has it, else float32",
         choices=("auto", "bfloat16", "float32"),
     )
+    quantization: str = _setting(
+        "none",
+        "matrices in memory: auto keeps what is stored quantised (GGUF), none expands it to the dtype, int8 and int4 "
+        "round everything stored in more bits (int4 leaves embedding and logits at 8)",
+        choices=("auto", "none", "int8", "int4"),
+    )
     max_model_len: int | None = _setting(None, "longest prompt plus answer, in tokens (default: the model's context)")
     chat_template: str | None = _setting(None, "Jinja file to use instead of the model's own chat template")
 

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "registry": {"errors"},
     "core": VALUES,
     "backends": VALUES | {"_native"},
-    "weights": VALUES | {"_native"},
+    "weights": VALUES | {"_native", "backends.protocol"},  # GroupedWeight
     "models": VALUES | {"backends", "weights"},
     "worker": VALUES | {"models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
     "executor": VALUES | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec"},

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 import octavo._native as _native
-from octavo.backends.bfloat16 import to_bits, to_float32
+from octavo.backends.cpu_weights import Stack, as_stored, pack
 from octavo.backends.protocol import (
     Array,
     Float32Array,
@@ -23,6 +22,7 @@ from octavo.backends.protocol import (
     StepBatch,
     Tensor,
     Weight,
+    WeightPart,
 )
 from octavo.errors import ConfigError
 
@@ -67,6 +67,8 @@ class _Recorder:
         """Method of the native program, the value it produces (None: none), and its arguments before the output."""
 
     def embedding(self, table: Weight) -> Tensor:
+        if isinstance(table, Stack):
+            raise ValueError("table: its rows are kept in several formats; must be one")
         return self._record("embedding", table.k, (table,))
 
     def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
@@ -188,6 +190,7 @@ class CpuBackend:
     """
 
     name = "cpu"
+    keeps_groups = True
 
     def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
         if dtype not in ("bfloat16", "float32"):
@@ -218,18 +221,17 @@ class CpuBackend:
             "kernels": ", ".join(f"{self.isa}::{name}" for name in ("linear", "attention", "rms_norm", "sample")),
         }
 
-    def matrix(self, parts: Sequence[Array]) -> Weight:
-        bf16 = self.dtype == "bfloat16"
-        kept = _native.WeightFormat.bfloat16() if bf16 else _native.WeightFormat.float32()
-        matrix = _native.Matrix(self._arena, sum(len(part) for part in parts), parts[0].shape[1], kept, self.isa)
-        start = 0
-        for part in parts:
-            matrix.pack(_as_stored(part, bf16), start, self._pool)
-            start += len(part)
-        return matrix
+    def matrix(self, parts: Sequence[WeightPart]) -> Weight:
+        def new(rows: int, columns: int, kept: _native.WeightFormat) -> _native.Matrix:
+            return _native.Matrix(self._arena, rows, columns, kept, self.isa)
+
+        return pack(parts, self.dtype == "bfloat16", new, self._pool)
+
+    def num_bytes(self, weight: Weight) -> int:
+        return int(weight.nbytes)
 
     def vector(self, data: Array) -> Weight:
-        return _as_stored(data, False).tolist()
+        return as_stored(data, False).tolist()
 
     def allocate_kv(self, shape: KVShape) -> _native.KVMemory:
         kv = _native.KVMemory(
@@ -255,7 +257,7 @@ class CpuBackend:
             if root is not None:
                 place[root] = slots.take(recorder.values[root])
             placed = [(place[a.root], a.offset, a.width) if isinstance(a, _View) else a for a in arguments]
-            getattr(native, method)(*placed, *([] if root is None else [place[root]]))
+            _add_op(native, method, [*placed, *([] if root is None else [place[root]])])
             for dead in [r for r in place if recorder.values[r].last_use == step]:
                 slots.give_back(recorder.values[dead], place.pop(dead))
         native.set_output((place[result.root], result.offset, result.width))
@@ -295,6 +297,18 @@ class CpuBackend:
         self._pool.stop()
 
 
+def _add_op(native: _native.Program, method: str, arguments: list[Any]) -> None:
+    """Add one op; a product with a weight in several pieces is one op for each, side by side in the output."""
+    if method != "linear" or not isinstance(arguments[1], Stack):
+        getattr(native, method)(*arguments)
+        return
+    x, weight, bias, out = arguments
+    first = 0
+    for piece in weight.pieces:
+        native.linear(x, piece, bias[first : first + piece.n], out, first)
+        first += piece.n
+
+
 def chosen_path(isa: str | None) -> str:
     """The kernel path for a wish, OCTAVO_ISA, or the best there is.
 
@@ -306,10 +320,3 @@ def chosen_path(isa: str | None) -> str:
     if wanted not in supported:
         raise ConfigError("isa", wanted, f"one that this CPU has: {', '.join(supported)}")
     return wanted
-
-
-def _as_stored(array: Array, bf16: bool) -> Array:
-    """float32 or bfloat16 bits, whichever the kernels want, from either."""
-    if bf16 == (array.dtype == np.uint16):
-        return np.ascontiguousarray(array)
-    return to_bits(array) if bf16 else to_float32(array)

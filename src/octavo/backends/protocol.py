@@ -60,6 +60,10 @@ class GroupedWeight(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.codes)
 
 
+WeightPart = Array | GroupedWeight
+"""Rows of a matrix: float32, bfloat16 (uint16), or in groups."""
+
+
 class KVShape(msgspec.Struct, frozen=True, kw_only=True):
     """The KV memory to allocate. Layers are numbered over the whole model; each belongs to one group."""
 
@@ -264,14 +268,19 @@ class Backend(Protocol):
     """One way to compute. `dtype` is that of the weights and the choice of arithmetic."""
 
     name: str
+    keeps_groups: bool
+    """Whether a matrix in groups stays so in memory; else it is expanded to `dtype` when it is made."""
 
     def describe(self) -> dict[str, str]:
         """Facts for `octavo doctor` and the model fingerprint: at least `kernel_path`, `num_threads` and
         `kv_layout_version`, a number that is counted up when the arrangement inside a block changes."""
 
-    def matrix(self, parts: Sequence[Array]) -> Weight:
-        """A weight `[sum of N, K]` from row blocks `[N, K]`, float32 or bfloat16 (uint16), in the back end's layout.
-        It serves both `linear` and `embedding`."""
+    def matrix(self, parts: Sequence[WeightPart]) -> Weight:
+        """A weight `[sum of N, K]` from row blocks `[N, K]`, each float32, bfloat16 (uint16) or in groups, in the back
+        end's layout. It serves `linear`, and if all its parts are kept alike also `embedding`."""
+
+    def num_bytes(self, weight: Weight) -> int:
+        """Memory that a weight made by `matrix` takes."""
 
     def vector(self, data: Array) -> Weight:
         """A float32 vector from float32 or bfloat16."""

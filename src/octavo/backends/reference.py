@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.bfloat16 import to_bits, to_float32
+from octavo.backends.grouped import expand
 from octavo.backends.int8 import dequantise, quantise
 from octavo.backends.protocol import (
     Array,
     Float32Array,
+    GroupedWeight,
     KVShape,
     Ops,
     Program,
@@ -25,6 +27,7 @@ from octavo.backends.protocol import (
     StepBatch,
     Tensor,
     Weight,
+    WeightPart,
     uniform,
 )
 from octavo.messages import GREEDY_TEMPERATURE
@@ -182,9 +185,11 @@ class _EagerProgram:
 
 
 class ReferenceBackend:
-    """See `protocol.Backend`. Weights keep their dtype's precision; arithmetic is exact whatever the dtype."""
+    """See `protocol.Backend`. Weights keep their dtype's precision, those in groups their float32 values; arithmetic is
+    exact whatever the dtype."""
 
     name = "reference"
+    keeps_groups = False
 
     def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
         self.dtype = dtype
@@ -201,8 +206,13 @@ class ReferenceBackend:
             "arithmetic": "float64, rounded to float32 after each op",
         }
 
-    def matrix(self, parts: Sequence[Array]) -> Weight:
-        return np.concatenate([self._rounded(part) for part in parts])
+    def matrix(self, parts: Sequence[WeightPart]) -> Weight:
+        return np.concatenate(
+            [expand(part) if isinstance(part, GroupedWeight) else self._rounded(part) for part in parts]
+        )
+
+    def num_bytes(self, weight: Weight) -> int:
+        return int(weight.nbytes)
 
     def vector(self, data: Array) -> Weight:
         return to_float32(data)

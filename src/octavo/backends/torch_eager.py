@@ -15,8 +15,10 @@ import torch
 from torch.nn import functional
 
 from octavo.backends import reference
+from octavo.backends.grouped import expand
 from octavo.backends.protocol import (
     Array,
+    GroupedWeight,
     Int32Array,
     KVShape,
     Ops,
@@ -27,6 +29,7 @@ from octavo.backends.protocol import (
     StepBatch,
     Tensor,
     Weight,
+    WeightPart,
 )
 from octavo.errors import ConfigError
 
@@ -185,6 +188,7 @@ class TorchBackend:
     """
 
     name = "torch"
+    keeps_groups = False
 
     def __init__(self, dtype: str, *, num_threads: int | None = None, isa: str | None = None) -> None:
         if dtype not in _DTYPES:
@@ -208,8 +212,12 @@ class TorchBackend:
             "arithmetic": "float32",
         }
 
-    def matrix(self, parts: Sequence[Array]) -> Weight:
-        return torch.cat([_tensor(part).to(_DTYPES[self.dtype]) for part in parts])
+    def matrix(self, parts: Sequence[WeightPart]) -> Weight:
+        floats = [expand(part) if isinstance(part, GroupedWeight) else part for part in parts]
+        return torch.cat([_tensor(part).to(_DTYPES[self.dtype]) for part in floats])
+
+    def num_bytes(self, weight: Weight) -> int:
+        return int(weight.nbytes)
 
     def vector(self, data: Array) -> Weight:
         return _tensor(data).float()

@@ -15,7 +15,7 @@ from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.core.step import StepHandle, StepPlan, StepResult
 from octavo.errors import ConfigError
 from octavo.messages import EngineInfo
-from octavo.models.decoder import decoder
+from octavo.models.decoder import DecoderWeights, decoder
 from octavo.models.families import decoder_spec
 from octavo.models.loader import load
 from octavo.models.spec import DecoderSpec
@@ -115,7 +115,7 @@ class _Loading:
     def finish(self, started: float) -> LocalExecutor:
         spec, scheduler = self.spec, self.config.scheduler
         limit = self._length_limit()
-        weights = load(self.checkpoint, spec, self.backend, self.dtype)
+        weights = load(self.checkpoint, spec, self.backend, self.dtype, self.config.model.quantization)
         self.drafts = self._draft_source(limit)
         block_size = self._block_size(limit)
         kv_spec = self._kv_spec(block_size.num_tokens, limit)
@@ -132,7 +132,7 @@ class _Loading:
         if max_model_len < limit:
             shorter = f"{size.reason}; enough for a context of {max_model_len} of the model's {limit} tokens"
             size = msgspec.structs.replace(size, reason=shorter)
-        info = self._info(block_size, size, host, shape, max_model_len, time.perf_counter() - started)
+        info = self._info(weights, block_size, size, host, shape, max_model_len, time.perf_counter() - started)
         return LocalExecutor(runner, self.backend, kv_spec, info, scheduler.depth)
 
     def _draft_source(self, limit: int) -> DraftSource | None:
@@ -253,11 +253,18 @@ class _Loading:
         return holds
 
     def _info(
-        self, block_size: BlockSize, size: KVSize, host: HostSize, shape: KVShape, max_model_len: int, load_s: float
+        self,
+        weights: DecoderWeights,
+        block_size: BlockSize,
+        size: KVSize,
+        host: HostSize,
+        shape: KVShape,
+        max_model_len: int,
+        load_s: float,
     ) -> EngineInfo:
         facts = self.backend.describe()
         spec, scheduler = self.spec, self.config.scheduler
-        item = 2 if self.dtype == "bfloat16" else 4
+        weight_dtype, fingerprint = ", ".join(weights.formats), self.checkpoint.fingerprint()
         return EngineInfo(
             model=self.files.name,
             max_model_len=max_model_len,
@@ -266,9 +273,9 @@ class _Loading:
             num_blocks=size.num_blocks,
             num_threads=int(facts["num_threads"]),
             kernel_path=facts["kernel_path"],
-            weight_dtype=self.dtype,
+            weight_dtype=weight_dtype,
             kv_dtype=self.kv_dtype,
-            weight_bytes=spec.num_parameters * item,
+            weight_bytes=weights.num_bytes,
             kv_bytes=size.num_blocks * shape.bytes_per_block,
             kv_bytes_per_token=shape.bytes_per_block * shape.num_groups // shape.block_size,
             max_num_seqs=scheduler.max_num_seqs,
@@ -281,18 +288,20 @@ class _Loading:
             load_s=load_s,
             eos_token_ids=spec.eos_token_ids,
             extras={
-                "fingerprint": (weights := self.checkpoint.fingerprint()),
-                "kv_fingerprint": self._kv_fingerprint(weights, facts, shape),
+                "fingerprint": fingerprint,
+                "kv_fingerprint": self._kv_fingerprint(fingerprint, weight_dtype, facts, shape),
                 **facts,
             },
         )
 
-    def _kv_fingerprint(self, weights: str, facts: dict[str, str], shape: KVShape) -> dict[str, str | int]:
+    def _kv_fingerprint(
+        self, weights: str, weight_dtype: str, facts: dict[str, str], shape: KVShape
+    ) -> dict[str, str | int]:
         """All that decides the bits of a block besides its tokens: the fields of the core's ModelFingerprint."""
         return {
             "weights": weights,
             "kv_dtype": self.kv_dtype,
             "block_size": shape.block_size,
             "layout_version": int(facts["kv_layout_version"]),
-            "kernel_path": f"{self.backend.name}/{facts['kernel_path']}/{self.dtype}",
+            "kernel_path": f"{self.backend.name}/{facts['kernel_path']}/{weight_dtype}",
         }

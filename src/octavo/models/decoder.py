@@ -35,6 +35,10 @@ class DecoderWeights(msgspec.Struct, kw_only=True):
     layers: list[LayerWeights]
     norm: Weight
     head: Weight
+    formats: tuple[str, ...] = ()
+    """How the matrices are kept, for people; what most elements are in first."""
+    num_bytes: int = 0
+    """Memory that the matrices take."""
 
 
 def decoder(spec: DecoderSpec, weights: DecoderWeights) -> Callable[[Ops], Tensor]:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from octavo.backends.protocol import Array, Backend, Weight
+from octavo.backends.protocol import Backend, Weight
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.decoder import DecoderWeights, LayerWeights
+from octavo.models.matrices import EMBEDDING, HEAD, MatrixReader, read_stacked
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 
-EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
-HEAD = "lm_head.weight"
 
 
-def load(checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str) -> DecoderWeights:
-    """Read every tensor of the decoder as `dtype` and hand it to the back end.
+def load(
+    checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str, quantization: str = "none"
+) -> DecoderWeights:
+    """Read every tensor of the decoder and hand it to the back end: vectors as float32, matrices as asked.
 
     All names and shapes are checked before the first tensor is read.
 
+    Args:
+        dtype: Of matrices that are not kept in groups.
+        quantization: A choice of `ModelConfig.quantization`.
+
     Raises:
-        ModelFileError: Naming the tensor, if one is missing or has another shape than the spec asks for.
+        ModelFileError: Naming the tensor, if one is missing or has another shape than the spec asks for, or if one to
+            be quantised has something that is not finite or too large.
         UnsupportedModelError: Naming a tensor that the decoder has no use for: without it the answers would be wrong.
     """
     shapes = expected_shapes(spec)
@@ -32,14 +36,16 @@ def load(checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str
         found = checkpoint.info(name).shape
         if found != shape:
             raise ModelFileError(checkpoint.path.name, f"tensor {name!r}", f"has shape {found}; must be {shape}")
-    reader = _Reader(checkpoint, backend, dtype, shapes)
+    reader = _Reader(checkpoint, backend, dtype, shapes, MatrixReader(checkpoint, dtype, quantization))
     embedding = reader.matrix([EMBEDDING])
-    return DecoderWeights(
+    weights = DecoderWeights(
         embedding=embedding,
         layers=[_layer(reader, f"model.layers.{index}.") for index in range(spec.num_layers)],
         norm=reader.vector([NORM]),
         head=embedding if spec.tied_embeddings else reader.matrix([HEAD]),
     )
+    weights.formats, weights.num_bytes = reader.formats(), reader.num_bytes
+    return weights
 
 
 def _refuse_strangers(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -97,21 +103,32 @@ def _layer(reader: _Reader, prefix: str) -> LayerWeights:
 
 
 class _Reader:
-    """Stacks tensors row-wise into one array, read without another copy, and packs it."""
+    """Reads tensors and packs them; counts what becomes of the matrices."""
 
     def __init__(
-        self, checkpoint: Checkpoint, backend: Backend, dtype: str, shapes: dict[str, tuple[int, ...]]
+        self,
+        checkpoint: Checkpoint,
+        backend: Backend,
+        dtype: str,
+        shapes: dict[str, tuple[int, ...]],
+        matrices: MatrixReader,
     ) -> None:
         self._checkpoint = checkpoint
         self._backend = backend
         self._dtype = dtype
         self._shapes = shapes
+        self._matrices = matrices
+        self.num_bytes = 0
 
     def matrix(self, names: Sequence[str]) -> Weight:
-        return self._backend.matrix([self._stack(names, self._dtype)])
+        """Tensors row-wise below each other. Floats that follow each other are read into one array."""
+        weight = self._backend.matrix(self._matrices.parts({name: self._shapes[name] for name in names}))
+        self.num_bytes += self._backend.num_bytes(weight)
+        return weight
 
     def vector(self, names: Sequence[str]) -> Weight:
-        return self._backend.vector(self._stack(names, "float32"))
+        shapes = {name: self._shapes[name] for name in names}
+        return self._backend.vector(read_stacked(self._checkpoint, shapes, "float32"))
 
     def weight(self, modules: Sequence[str]) -> Weight:
         return self.matrix([f"{module}.weight" for module in modules])
@@ -120,12 +137,9 @@ class _Reader:
         names = [f"{module}.bias" for module in modules]
         return self.vector(names) if names[0] in self._shapes else None
 
-    def _stack(self, names: Sequence[str], dtype: str) -> Array:
-        rows = [self._shapes[name][0] for name in names]
-        kind = np.float32 if dtype == "float32" else np.uint16
-        stacked = np.empty((sum(rows), *self._shapes[names[0]][1:]), kind)
-        start = 0
-        for name, count in zip(names, rows, strict=True):
-            self._checkpoint.read(name, dtype, out=stacked[start : start + count])
-            start += count
-        return stacked
+    def formats(self) -> tuple[str, ...]:
+        """How the matrices are kept, for people; what most elements are in first."""
+        elements = self._matrices.elements
+        found = sorted(elements, key=lambda kind: -elements[kind])
+        expands = not self._backend.keeps_groups
+        return tuple(f"{kind} expanded to {self._dtype}" if expands and kind != self._dtype else kind for kind in found)

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.protocol import GroupedWeight
+
 FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 """float32, or uint16 holding the bits of bfloat16."""
 
@@ -54,6 +56,9 @@ class Checkpoint(Protocol):
         `out` receives it without another copy: a contiguous array of the tensor's size and that dtype, for example
         some rows of a larger one.
         """
+
+    def read_grouped(self, name: str) -> GroupedWeight | None:
+        """The matrix with the integers and scales that are stored; None if it is stored as floats."""
 
     def fingerprint(self) -> str:
         """Hex digest that changes with the weights: hashes header, sizes and a sample of the data, in milliseconds."""

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.protocol import GroupedWeight
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights import ggml_types
 from octavo.weights.checkpoint import FloatArray, TensorInfo, TokenizerFiles
@@ -20,6 +21,7 @@ from octavo.weights.files import fingerprint
 from octavo.weights.gguf import GGUFFile, GGUFTensor
 from octavo.weights.gguf_config import ARCHITECTURES, config_of
 from octavo.weights.gguf_vocabulary import read_vocabulary
+from octavo.weights.groups import read_groups
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -83,17 +85,12 @@ class GGUFCheckpoint:
         return TensorInfo(tensor.shape, tensor.type.name)
 
     def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
-        source = self._source(name)
-        tensor = source.tensor
-        if not tensor.type.readable:
-            raise UnsupportedModelError(
-                f"{self.path.name}: tensor {tensor.name!r} is {tensor.type.name}; "
-                f"readable are {', '.join(ggml_types.readable_names())}"
-            )
-        data = self._file.tensor_data(tensor.name)
-        if source.heads is not None:
-            data = rotate_half_rows(data, tensor.shape[0], source.heads)
+        tensor, data = self._stored(name)
         return dequantize(data, tensor.type.name, tensor.shape, dtype, out=out, num_threads=self._num_threads)
+
+    def read_grouped(self, name: str) -> GroupedWeight | None:
+        tensor, data = self._stored(name)
+        return read_groups(data, tensor.type.name, tensor.shape, num_threads=self._num_threads)
 
     def fingerprint(self) -> str:
         header = self._file.bytes_at(0, self._file.data_offset)
@@ -112,6 +109,20 @@ class GGUFCheckpoint:
 
     def close(self) -> None:
         self._file.close()
+
+    def _stored(self, name: str) -> tuple[GGUFTensor, npt.NDArray[np.uint8]]:
+        """The tensor and its bytes, the rows in rotate-half order."""
+        source = self._source(name)
+        tensor = source.tensor
+        if not tensor.type.readable:
+            raise UnsupportedModelError(
+                f"{self.path.name}: tensor {tensor.name!r} is {tensor.type.name}; "
+                f"readable are {', '.join(ggml_types.readable_names())}"
+            )
+        data = self._file.tensor_data(tensor.name)
+        if source.heads is not None:
+            data = rotate_half_rows(data, tensor.shape[0], source.heads)
+        return tensor, data
 
     def _source(self, name: str) -> _Source:
         if name not in self._sources:

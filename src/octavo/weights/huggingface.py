@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.protocol import GroupedWeight
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import FloatArray, TensorInfo, TokenizerFiles
 from octavo.weights.config_check import check_config
@@ -68,6 +69,9 @@ class HFCheckpoint:
             )
         data = shard.tensor_data(name)
         return dequantize(data, _READABLE[tensor.dtype], tensor.shape, dtype, out=out, num_threads=self._num_threads)
+
+    def read_grouped(self, name: str) -> GroupedWeight | None:
+        return None
 
     def fingerprint(self) -> str:
         headers = [self._config_bytes, *(shard.header() for shard in self._shards)]

@@ -62,6 +62,18 @@ def test_says_what_decides_the_bits_of_a_block() -> None:
     }
 
 
+def test_quantised_weights_are_named_and_have_caches_of_their_own() -> None:
+    found = {}
+    for quantization in ("none", "int8", "int4"):
+        executor = load(dtype="float32", quantization=quantization, backend="reference", block_size=8, num_blocks=40)
+        executor.close()
+        found[quantization] = executor.info
+    assert found["none"].weight_dtype == "float32"
+    assert found["int8"].weight_dtype == "int8 (groups of 32) expanded to float32"
+    assert found["int4"].weight_dtype == ", ".join(f"int{n} (groups of 32) expanded to float32" for n in (4, 8))
+    assert len({tuple(info.extras["kv_fingerprint"].items()) for info in found.values()}) == 3
+
+
 def test_a_quarter_of_the_kv_memory_is_the_host_tiers() -> None:
     executor = load(dtype="float32", block_size=8, num_blocks=40)
     executor.close()
