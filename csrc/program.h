@@ -19,8 +19,8 @@ class Matrix {
   public:
     Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, const WeightFormat& format);
 
-    // Puts `rows` [num_rows, k] (float32, bfloat16 bits, or codes) at row `first_row`. Group formats have a scale, and if
-    // the format says so a minimum, for each group of each row.
+    // Puts `rows` [num_rows, k] (float32, bfloat16 bits, or codes) at row `first_row`. Group formats have a scale, and
+    // if the format says so a minimum, for each group of each row.
     void pack(const void* rows, const float* scales, const float* minimums, int64_t first_row, int64_t num_rows,
               ThreadPool& pool);
 

@@ -14,14 +14,7 @@ from support.backends import Way
 from support.grouped import FORMATS, expanded, grouped
 from support.paged_steps import kv_shape, scatter_blocks, step
 
-pytestmark = pytest.mark.usefixtures("has_kernels")
 FORMAT = pytest.mark.parametrize("format", FORMATS, ids=str)
-
-
-@pytest.fixture
-def has_kernels(way: Way) -> None:
-    if way.backend == "cpu":
-        pytest.skip("its kernels do not read groups yet")
 
 
 def random(*shape: int, seed: int = 0) -> oracle.Array:

@@ -185,7 +185,7 @@ class DraftModelSource:
             if spec.vocab_size != settings.spec.vocab_size:
                 allowed = f"a model of {settings.spec.vocab_size} tokens, as the target is; it has {spec.vocab_size}"
                 raise ConfigError("speculative_config.model", settings.drafting.model, allowed)
-            self._weights = load(checkpoint, spec, backend, settings.dtype)
+            self._weights = load(checkpoint, spec, backend, settings.dtype, settings.config.model.quantization)
         finally:
             checkpoint.close()
         self._limit = min(settings.limit, spec.max_position)
