@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-from octavo.core import prefix_index
+from octavo.core import prefix_index, speculation
 from octavo.core.beams import Beams
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.engine_core import EngineCore
@@ -24,7 +24,8 @@ from octavo.core.published import Published
 from octavo.core.request import Sequence, SequenceStatus
 from octavo.core.rows import Rows
 from octavo.core.scheduler import ScheduledStep, Scheduler
-from octavo.core.step import StepPlan, StepResult
+from octavo.core.speculation import Speculation, Verified
+from octavo.core.step import Drafted, StepPlan, StepResult
 from octavo.core.swapping import Swapping
 from octavo.messages import PUBLIC_TENANT
 
@@ -769,3 +770,81 @@ def held_block_erased(patch: MonkeyPatch) -> None:
         return result
 
     patch.setattr(BlockPool, "release", eager)
+
+
+# ---- drafts
+
+
+@fault
+def draft_slots_unbound(patch: MonkeyPatch) -> None:
+    """Drafts are granted without blocks to write them to."""
+    patch.setattr(Speculation, "_bind", lambda guesses, sequence, count, plan: count)
+
+
+@fault
+def draft_blocks_kept(patch: MonkeyPatch) -> None:
+    """The blocks of rejected drafts stay with the sequence."""
+    patch.setattr(KVCacheManager, "trim", lambda kv, sequence: None)
+
+
+@fault
+def rejected_drafts_counted_as_computed(patch: MonkeyPatch) -> None:
+    """A sequence moves past all drafts that were computed, not only those that were right."""
+    accept = Speculation._accept
+
+    def hopeful(guesses: Speculation, sequence: Sequence, found: Drafted, place: int, result: StepResult) -> Any:
+        before = accept(guesses, sequence, found, place, result)
+        sequence.num_computed_tokens += found.num_drafts - len(found.token_ids)
+        return before
+
+    patch.setattr(Speculation, "_accept", hopeful)
+
+
+@fault
+def a_stop_among_drafts_is_missed(patch: MonkeyPatch) -> None:
+    """An answer goes on after the token that ends it."""
+    patch.setattr(speculation, "_num_kept", lambda sequence, tokens: len(tokens))
+
+
+@fault
+def drafts_past_the_answers_end(patch: MonkeyPatch) -> None:
+    """As many drafts as allowed, however few tokens are left to write."""
+    room = Speculation._room
+
+    def endless(guesses: Speculation, sequence: Sequence) -> int:
+        return guesses.max_tokens if room(guesses, sequence) > 0 else 0
+
+    patch.setattr(Speculation, "_room", endless)
+
+
+@fault
+def drafts_beyond_the_budget(patch: MonkeyPatch) -> None:
+    """Drafts are not counted among the tokens of a step."""
+    bind = Speculation._bind
+
+    def greedy(guesses: Speculation, sequence: Sequence, count: int, plan: StepPlan) -> int:
+        return bind(guesses, sequence, min(guesses.max_tokens, guesses._room(sequence)), plan)
+
+    patch.setattr(Speculation, "_bind", greedy)
+
+
+@fault
+def verified_blocks_under_wrong_keys(patch: MonkeyPatch) -> None:
+    """Blocks are made known as far as drafts were computed, whatever was sampled there."""
+    accept = Speculation._accept
+
+    def swapped(guesses: Speculation, sequence: Sequence, found: Drafted, place: int, result: StepResult) -> Any:
+        before = accept(guesses, sequence, found, place, result)
+        if len(before.token_ids) > 1:
+            sequence.answer[-1], sequence.answer[-2] = sequence.answer[-2], sequence.answer[-1]
+        return before
+
+    patch.setattr(Speculation, "_accept", swapped)
+
+
+@fault
+def logprobs_of_drafts_lost(patch: MonkeyPatch) -> None:
+    """Only the last token of a step brings its logprobs."""
+    patch.setattr(
+        Verified, "begin", lambda before, delta: setattr(delta, "token_ids", before.token_ids + delta.token_ids)
+    )
