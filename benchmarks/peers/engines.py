@@ -5,7 +5,6 @@ A new engine is one more row of `ENGINES`. Paths are under the folder that `setu
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.bench_workload import Item
-from octavo.config import ModelConfig
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("OCTAVO_PEERS", Path.home() / ".cache" / "octavo-peers"))
@@ -131,14 +129,12 @@ def _with_generation_config(item: Item, body: dict[str, Any]) -> dict[str, Any]:
 
 
 _KV_BF16, _KV_INT8 = ("--kv-cache-dtype", "bfloat16"), ("--kv-cache-dtype", "int8")
-_KEEPS_STORED = any(field.name == "quantization" for field in dataclasses.fields(ModelConfig))
-_STORED = ("--quantization", "auto") if _KEEPS_STORED else ()
-_Q4_1 = "Q4_1 file" if _KEEPS_STORED else "Q4_1 file, expanded"
+_STORED = ("--quantization", "auto")
 
 ENGINES: dict[str, Engine] = {
     "octavo-bf16": _octavo("bf16", "bf16", "bf16", BF16_FOLDER, "--dtype", "bfloat16"),
-    "octavo-q4_1": _octavo("quantised", _Q4_1, "bf16", Q4_1_FILE, *_STORED, *_KV_BF16),
-    "octavo-q4_1-kv8": _octavo("quantised", _Q4_1, "int8", Q4_1_FILE, *_STORED, *_KV_INT8),
+    "octavo-q4_1": _octavo("quantised", "Q4_1 file", "bf16", Q4_1_FILE, *_STORED, *_KV_BF16),
+    "octavo-q4_1-kv8": _octavo("quantised", "Q4_1 file", "int8", Q4_1_FILE, *_STORED, *_KV_INT8),
     "octavo-int8": _octavo("quantised", "int8", "bf16", BF16_FOLDER, "--quantization", "int8", *_KV_BF16),
     "octavo-int8-kv8": _octavo("quantised", "int8", "int8", BF16_FOLDER, "--quantization", "int8", *_KV_INT8),
     "vllm-bf16": _vllm(),
