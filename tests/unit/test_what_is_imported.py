@@ -56,3 +56,12 @@ def test_the_core_loads_nothing_but_msgspec() -> None:
     code = "import pkgutil, importlib, octavo.core\nfor m in pkgutil.iter_modules(octavo.core.__path__):\n"
     code += "    importlib.import_module('octavo.core.' + m.name)"
     assert loaded_after(code, HEAVY) == {"msgspec"}
+
+
+def test_a_front_end_loads_no_scheduler() -> None:
+    code = "import octavo.server.routes, octavo.server.launch, octavo.engine.async_engine, octavo.engine.process_host"
+    assert loaded_after(code, ("octavo.core.engine_core", "octavo.core.scheduler")) == set()
+
+
+def test_what_begins_an_engines_process_loads_little() -> None:
+    assert loaded_after("import octavo.engine.process_host", HEAVY) == {"msgspec", "zmq"}

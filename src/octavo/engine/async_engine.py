@@ -79,14 +79,22 @@ class AsyncEngine:
         self._reader.start()
 
     @classmethod
-    async def start(cls, config: EngineConfig) -> AsyncEngine:
+    async def start(cls, config: EngineConfig, host: Host | None = None) -> AsyncEngine:
         """Load a model and start the engine; the tokenizer loads while the weights do.
+
+        Args:
+            host: Where it shall run, not started yet; by default one as configured. It is closed when this fails.
 
         Raises:
             ConfigError, ModelError, EngineDeadError: If it cannot run as asked.
         """
-        files = await asyncio.to_thread(find_files, config)
-        host = make_host(config.execution.host)
+        try:
+            files = await asyncio.to_thread(find_files, config)
+        except BaseException:
+            if host is not None:
+                await asyncio.to_thread(host.close)
+            raise
+        host = host or make_host(config.execution.host)
         loading = (asyncio.to_thread(host.start, config, files), asyncio.to_thread(FrontEnd.load, config, files))
         info, front_end = await asyncio.gather(*loading, return_exceptions=True)
         for result in (info, front_end):

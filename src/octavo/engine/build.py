@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from octavo import registry
 from octavo.config import EngineConfig
-from octavo.core.block_keys import ModelFingerprint
-from octavo.core.engine_core import EngineCore
 from octavo.messages import EngineInfo
 from octavo.weights.sources import ModelFiles, resolve
+
+if TYPE_CHECKING:
+    from octavo.core.block_keys import ModelFingerprint
+    from octavo.core.engine_core import EngineCore
 
 SECRET_BYTES = 32
 """Keys of cached blocks are secret, and die with the process that drew this."""
@@ -35,6 +38,8 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
     Raises:
         ConfigError, ModelError: If the model cannot be run as asked.
     """
+    from octavo.core.engine_core import EngineCore  # not for those who only look for files
+
     executor = registry.resolve("executors", config.execution.executor).load(config, files)
     info: EngineInfo = executor.info
     drafting = config.speculation.drafting
@@ -63,6 +68,8 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
 
 def fingerprint(info: EngineInfo) -> ModelFingerprint:
     """What decides the bits in a block: what the executor says, or else what can be told from outside."""
+    from octavo.core.block_keys import ModelFingerprint
+
     known = info.extras.get("kv_fingerprint")
     if known is not None:
         return ModelFingerprint(**known)

@@ -16,15 +16,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from octavo.config import EngineConfig
-from octavo.engine.build import build_engine
 from octavo.engine.loop import Batch, EngineLoop
 from octavo.engine.questions import Question
 from octavo.errors import EngineDeadError, OctavoError
 from octavo.messages import EngineInfo, EngineRequest, EngineStats
-from octavo.weights.sources import ModelFiles
+
+if TYPE_CHECKING:
+    from octavo.weights.sources import ModelFiles
 
 A = TypeVar("A")
 
@@ -95,6 +96,8 @@ class InlineHost:
         self._dead: str | None = None
 
     def start(self, config: EngineConfig, files: ModelFiles) -> EngineInfo:
+        from octavo.engine.build import build_engine  # which a front end with an engine elsewhere does without
+
         core, info, close = build_engine(config, files)
         self._loop = EngineLoop(core, close)
         self._stats = core.stats()

@@ -7,6 +7,7 @@ the parent is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -17,10 +18,12 @@ from typing import Any
 import msgspec
 import zmq
 
+from octavo import registry
 from octavo.engine import wire
 from octavo.engine.build import build_engine
 from octavo.engine.loop import EngineLoop
 from octavo.engine.questions import Question
+from octavo.engine.start_up import no_collection
 from octavo.errors import OctavoError
 
 _LOG = logging.getLogger("octavo.engine")
@@ -30,6 +33,15 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os._exit(0)
+
+
+def _first(commands: zmq.Socket[bytes]) -> bytes:
+    """The first message. Until it comes, import what nearly every engine needs."""
+    if not commands.poll(0):
+        with contextlib.suppress(ImportError):  # whoever needs it will say so
+            registry.resolve("executors", "local")
+            registry.resolve("backends", "cpu")
+    return commands.recv()
 
 
 def _start(raw: bytes) -> tuple[EngineLoop, wire.Started]:
@@ -107,7 +119,8 @@ def main() -> int:
         socket.linger = 2000
         socket.connect(address)
     try:
-        loop, started = _start(commands.recv())
+        with no_collection():
+            loop, started = _start(_first(commands))
     except Exception as error:
         events.send(wire.encode(wire.failure(error)))
         context.destroy(linger=2000)

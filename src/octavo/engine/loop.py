@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from octavo.core.engine_core import EngineCore
 from octavo.engine.questions import Question
 from octavo.errors import ContextLengthError, OctavoError, RequestError
 from octavo.messages import (
@@ -19,6 +18,9 @@ from octavo.messages import (
     EngineStats,
     TokenDelta,
 )
+
+if TYPE_CHECKING:
+    from octavo.core.engine_core import EngineCore
 
 A = TypeVar("A")
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 import zmq
 
@@ -25,7 +25,9 @@ from octavo.engine.questions import AnyQuestion, Question, Withdraw
 from octavo.engine.resume import LiveRequest
 from octavo.errors import EngineDeadError
 from octavo.messages import EngineInfo, EngineRequest, EngineStats
-from octavo.weights.sources import ModelFiles
+
+if TYPE_CHECKING:
+    from octavo.weights.sources import ModelFiles
 
 _LOG = logging.getLogger("octavo.engine")
 
@@ -134,6 +136,8 @@ class ProcessHost:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._folder = _private_folder()
         self._generations = itertools.count()
+        self._begun: _Child | None = None
+        """One that was not told yet what to start."""
         self._child: _Child | None = None
         """None while there is none that takes commands."""
         self._sending = threading.Lock()
@@ -152,6 +156,11 @@ class ProcessHost:
         self._dead: str | None = None
         self._closed = False
 
+    def begin(self) -> None:
+        """Start the process before it is known what it shall run: it imports what it needs meanwhile. Once, before
+        `start`."""
+        self._begun = _Child(self._context, self._folder, next(self._generations))
+
     def start(self, config: EngineConfig, files: ModelFiles) -> EngineInfo:
         self._what = wire.Start.of(config, files)
         self._child, info = self._spawn(self._what)
@@ -168,7 +177,9 @@ class ProcessHost:
         return None if child is None else child.pid
 
     def _spawn(self, what: wire.Start) -> tuple[_Child, EngineInfo]:
-        child = _Child(self._context, self._folder, next(self._generations))
+        child, self._begun = self._begun, None
+        if child is None:
+            child = _Child(self._context, self._folder, next(self._generations))
         try:
             child.send(what)
             event = child.receive(None)
@@ -361,6 +372,8 @@ class ProcessHost:
                 child, self._child = self._child, None
             if child is not None:
                 child.close(kill=False)
+            if self._begun is not None:
+                self._begun.close(kill=True)
             self._context.destroy(linger=0)
         shutil.rmtree(self._folder, ignore_errors=True)
 

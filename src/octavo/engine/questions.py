@@ -6,13 +6,15 @@ again without harm, which is what a host does when the engine dies before it has
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from octavo.core.engine_core import EngineCore
 from octavo.errors import RequestError
 from octavo.messages import KVBlock, KVStats, PublishedPrefix
+
+if TYPE_CHECKING:
+    from octavo.core.engine_core import EngineCore
 
 A = TypeVar("A")
 

@@ -6,7 +6,7 @@ Nothing is ever unpickled: a decoder builds the types below and refuses everythi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -15,7 +15,9 @@ from octavo.engine.loop import Batch
 from octavo.engine.questions import AnyQuestion, Question
 from octavo.errors import ConfigError, EngineDeadError, ModelError, ModelFileError, OctavoError, UnsupportedModelError
 from octavo.messages import EngineInfo, EngineRequest
-from octavo.weights.sources import ModelFiles
+
+if TYPE_CHECKING:
+    from octavo.weights.sources import ModelFiles
 
 A = TypeVar("A")
 
@@ -35,6 +37,8 @@ class Start(msgspec.Struct, tag="start", array_like=True):
         return cls(msgspec.json.encode(config), str(files.path), files.kind, files.name)
 
     def unpack(self) -> tuple[EngineConfig, ModelFiles]:
+        from octavo.weights.sources import ModelFiles
+
         config = msgspec.json.decode(self.config_json, type=EngineConfig)
         return config, ModelFiles(path=Path(self.model_path), kind=self.model_kind, name=self.model_name)
 

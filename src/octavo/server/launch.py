@@ -13,10 +13,12 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig, HTTPConfig
+from octavo.engine.start_up import no_collection
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
+    from octavo.engine.host import Host
     from octavo.server.lifecycle import Lifecycle
 
 KEEP_ALIVE_S = 75
@@ -65,7 +67,8 @@ class Launch:
         _configure_logging(self._http.log_level)
         listener = bind(self._http.host, self._http.port)
         with contextlib.closing(listener), self._signals():
-            engine = await self._start_engine()
+            with no_collection():
+                engine = await self._start_engine()
             try:
                 if not self._stop.is_set():
                     await self._serve(engine, listener)
@@ -73,10 +76,11 @@ class Launch:
                 await self._close(engine)
 
     async def _start_engine(self) -> AsyncEngine:
+        host = _begin_host(self._config.execution.host)
         from octavo.engine.async_engine import AsyncEngine
 
-        starting = asyncio.ensure_future(AsyncEngine.start(self._config))
-        await asyncio.sleep(0)  # let the engine's process begin before the imports keep this thread busy
+        starting = asyncio.ensure_future(AsyncEngine.start(self._config, host))
+        await asyncio.sleep(0)  # let it look for the model before the imports keep this thread busy
         import octavo.server.http_protocol
         import octavo.server.routes  # noqa: F401
 
@@ -134,6 +138,18 @@ class Launch:
             asyncio.get_running_loop().call_later(FORCED_EXIT_S, os._exit, 128 + number)
         else:
             os._exit(128 + number)
+
+
+def _begin_host(name: str) -> Host | None:
+    """An engine's process that is under way, so that it imports its libraries while this one does; None where the
+    engine has none of its own."""
+    if name != "process":
+        return None
+    from octavo.engine.process_host import ProcessHost
+
+    host = ProcessHost()
+    host.begin()
+    return host
 
 
 def bind(host: str, port: int) -> socket.socket:

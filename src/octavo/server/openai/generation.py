@@ -9,12 +9,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from octavo.engine.dispatch import Tap
 from octavo.engine.outputs import TextDelta
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.context import ServerContext
 
 if TYPE_CHECKING:
+    from octavo.engine.dispatch import Tap
     from octavo.engine.input_processor import Prepared
     from octavo.server.openai.protocol import GenerationRequest
 
