@@ -31,8 +31,8 @@ void relax() {
 #endif
 }
 
-// A worker that has found no loop for about this many pauses (tens of microseconds) goes to sleep; a caller that
-// waits this long for a tile lets the thread holding it have the core.
+// A worker that has found no loop for about this many pauses (tens of microseconds) goes to sleep, or within a step
+// lets others have the core between its looks; so does a caller that waits this long for a tile.
 constexpr int kSpins = 2000;
 
 // A caller that has yielded for this long sleeps. Tiles of large products take a good part of it, so that sleeping is
@@ -40,8 +40,8 @@ constexpr int kSpins = 2000;
 // falls idle, but not to one that is kept busy with yielding.
 constexpr std::chrono::milliseconds kYielding{1};
 
-// The lower half of a ticket that offers no tile, whatever the count.
-constexpr uint64_t kClosed = 0xffffffffu;
+// Threads of large pools have a share in common: the caller fills them one by one.
+constexpr int kMaxShares = 16;
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
@@ -100,19 +100,47 @@ int usable_cpus(const std::string& cgroup_root, const std::string& memberships) 
     return std::max(1, count);
 }
 
-// A loop is published by one 64-bit ticket: its number in the upper half, the next tile in the lower. A thread reads
-// the ticket, then the loop's fields, then claims a tile by compare-and-swap on that ticket: success proves that the
-// fields belong to that loop, since the caller closes the ticket before it changes a field (and whoever sees a new
-// field, by acquire, also sees the closed ticket). So a thread that comes late, or sleeps through a loop, costs nobody
-// anything, and the caller waits for tiles, not for threads.
-struct ThreadPool::State {
-    std::atomic<uint64_t> ticket{0};
-    std::atomic<int64_t> count{0};
-    std::atomic<Body> body{nullptr};
+// The tiles of a loop are dealt out in shares, neighbours together: each thread takes its own share's tiles in order,
+// which costs it next to nothing, as the share is in a cache line of its own; whoever has none left takes others'. So
+// a thread that comes late, or sleeps through a loop, costs nobody anything, and the caller waits for tiles, not for
+// threads.
+//
+// A share is one 64-bit number, the next tile in the lower half and the end in the upper, with the loop's fields
+// beside it. Counting it up by compare-and-swap claims a tile: until that tile is done the loop is not, and the fields
+// stay what they are. A thread that wakes up late may compare with a number from an earlier loop; if it is the same
+// number, the tile is free all the same, and the fields are read after the claim.
+struct alignas(64) Share {
+    std::atomic<uint64_t> tiles{0};
+    std::atomic<ThreadPool::Body> body{nullptr};
     std::atomic<void*> context{nullptr};
-    std::atomic<int64_t> done{0};
+
+    static bool any(uint64_t tiles) { return uint32_t(tiles) < uint32_t(tiles >> 32); }
+
+    void fill(int64_t begin, int64_t end, ThreadPool::Body run, void* with) {
+        body.store(run, std::memory_order_relaxed);
+        context.store(with, std::memory_order_relaxed);
+        tiles.store(uint64_t(end) << 32 | uint64_t(begin), std::memory_order_seq_cst);
+    }
+
+    // Runs tiles until there are none; how many it were.
+    int64_t run(int thread) {
+        int64_t count = 0;
+        for (uint64_t seen = tiles.load(std::memory_order_acquire); any(seen);) {
+            if (!tiles.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+            body.load(std::memory_order_relaxed)(context.load(std::memory_order_relaxed), uint32_t(seen), thread);
+            ++count;
+            ++seen;
+        }
+        return count;
+    }
+};
+
+struct ThreadPool::State {
+    Share shares[kMaxShares];
+    alignas(64) std::atomic<int64_t> remaining{0};  // tiles of the loop that are not done
 
     alignas(64) std::atomic<int> sleeping{0};  // in cache lines apart from what the caller writes
+    std::atomic<int> steps{0};
     std::atomic<bool> stop{false};
     std::atomic<bool> caller_sleeps{false};
     std::mutex mutex;
@@ -121,21 +149,22 @@ struct ThreadPool::State {
     alignas(64) std::mutex callers;  // held by whoever runs a loop on the workers, or ends them
     std::vector<std::thread> workers;
     int size = 1;
+    int num_shares = 1;
     const pid_t owner = getpid();
-    uint32_t loop = 0;  // number of the last loop; the caller's alone
+
+    void publish(int64_t count, Body body, void* context) {
+        remaining.store(count, std::memory_order_relaxed);
+        const int64_t used = std::min<int64_t>(num_shares, count);
+        for (int64_t s = 0; s < used; ++s) shares[s].fill(count * s / used, count * (s + 1) / used, body, context);
+        if (sleeping.load(std::memory_order_seq_cst) > 0) wake_all();
+    }
 
     void work(int thread) {
-        for (;;) {
-            uint64_t seen = ticket.load(std::memory_order_acquire);
-            const int64_t tiles = count.load(std::memory_order_acquire);
-            const Body run = body.load(std::memory_order_acquire);
-            void* const with = context.load(std::memory_order_acquire);
-            const int64_t tile = int64_t(seen & 0xffffffffu);
-            if (tile >= tiles) return;
-            if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
-            run(with, tile, thread);
+        for (int i = 0; i < num_shares; ++i) {
+            const int64_t count = shares[(thread + i) % num_shares].run(thread);
+            if (count == 0) continue;
             // Sequentially consistent, as in wait(): either the caller sees that all is done or this sees it asleep.
-            if (done.fetch_add(1, std::memory_order_seq_cst) + 1 == tiles && caller_sleeps.load()) {
+            if (remaining.fetch_sub(count, std::memory_order_seq_cst) == count && caller_sleeps.load()) {
                 std::lock_guard<std::mutex> lock(mutex);
                 finished.notify_one();
             }
@@ -143,36 +172,39 @@ struct ThreadPool::State {
     }
 
     void run_worker(int thread) {
-        uint32_t last = 0;
+        const Share& own = shares[thread % num_shares];
         while (!stop.load(std::memory_order_acquire)) {
-            const uint32_t current = uint32_t(ticket.load(std::memory_order_acquire) >> 32);
-            if (current != last) {
-                last = current;
+            if (has_work(own))
                 work(thread);
-            } else if (!spin(last)) {
-                sleep(last);
-            }
+            else if (!spin(own))
+                sleep(own);
         }
     }
 
-    bool changed(uint32_t last) const {
-        return uint32_t(ticket.load(std::memory_order_seq_cst) >> 32) != last || stop.load(std::memory_order_acquire);
-    }
+    bool has_work(const Share& own) const { return Share::any(own.tiles.load(std::memory_order_seq_cst)); }
+    bool in_step() const { return steps.load(std::memory_order_seq_cst) > 0; }
 
-    bool spin(uint32_t last) const {
-        for (int i = 0; i < kSpins; ++i) {
-            if (changed(last)) return true;
-            relax();
+    // Until there is work; false: it is time to sleep, which is at once when a step ends.
+    bool spin(const Share& own) const {
+        bool in_step_before = false;
+        for (int i = 0;; ++i) {
+            if (has_work(own) || stop.load(std::memory_order_acquire)) return true;
+            const bool in_step_now = in_step();
+            if (!in_step_now && (in_step_before || i >= kSpins)) return false;
+            in_step_before = in_step_now;
+            if (i < kSpins)
+                relax();
+            else
+                std::this_thread::yield();
         }
-        return false;
     }
 
-    // `sleeping` is raised before the ticket is looked at once more, and the caller looks at it after it has changed
-    // the ticket (all sequentially consistent): one of the two sees the other.
-    void sleep(uint32_t last) {
+    // `sleeping` is raised before the share is looked at once more, and the caller looks at it after it has filled the
+    // share (all sequentially consistent): one of the two sees the other. In the same way with a step that begins.
+    void sleep(const Share& own) {
         std::unique_lock<std::mutex> lock(mutex);
         sleeping.fetch_add(1, std::memory_order_seq_cst);
-        wake.wait(lock, [&] { return changed(last); });
+        wake.wait(lock, [&] { return has_work(own) || in_step() || stop.load(std::memory_order_acquire); });
         sleeping.fetch_sub(1, std::memory_order_seq_cst);
     }
 
@@ -184,8 +216,8 @@ struct ThreadPool::State {
     }
 
     // Until the other threads have finished the tiles they hold.
-    void wait(int64_t tiles) {
-        const auto all_done = [&] { return done.load(std::memory_order_seq_cst) >= tiles; };
+    void wait() {
+        const auto all_done = [&] { return remaining.load(std::memory_order_seq_cst) == 0; };
         for (int spins = 0; spins < kSpins; ++spins, relax())
             if (all_done()) return;
         const auto limit = std::chrono::steady_clock::now() + kYielding;
@@ -207,6 +239,7 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int num_threads) : state_(new State) {
     const int size = num_threads > 0 ? num_threads : usable_cpus();
+    state_->num_shares = std::min(size, kMaxShares);
     try {
         for (int thread = 1; thread < size; ++thread)
             state_->workers.emplace_back([state = state_.get(), thread] { state->run_worker(thread); });
@@ -232,6 +265,13 @@ ThreadPool::~ThreadPool() {
         (void)state_.release();  // a forked child has none of the threads, and nobody to wait for
 }
 
+void ThreadPool::begin_step() {
+    state_->steps.fetch_add(1, std::memory_order_seq_cst);
+    if (state_->sleeping.load(std::memory_order_seq_cst) > 0) state_->wake_all();
+}
+
+void ThreadPool::end_step() { state_->steps.fetch_sub(1, std::memory_order_seq_cst); }
+
 int ThreadPool::size() const { return state_->size; }
 
 void ThreadPool::parallel_for(int64_t count, Body body, void* context) {
@@ -242,15 +282,9 @@ void ThreadPool::parallel_for(int64_t count, Body body, void* context) {
         for (int64_t tile = 0; tile < count; ++tile) body(context, tile, 0);
         return;
     }
-    s.ticket.store(uint64_t{s.loop} << 32 | kClosed, std::memory_order_seq_cst);
-    s.done.store(0, std::memory_order_relaxed);
-    s.body.store(body, std::memory_order_release);
-    s.context.store(context, std::memory_order_release);
-    s.count.store(count, std::memory_order_release);
-    s.ticket.store(uint64_t{++s.loop} << 32, std::memory_order_seq_cst);
-    if (s.sleeping.load(std::memory_order_seq_cst) > 0) s.wake_all();
+    s.publish(count, body, context);
     s.work(0);
-    s.wait(count);
+    s.wait();
 }
 
 }  // namespace octavo

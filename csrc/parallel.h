@@ -12,8 +12,8 @@ int usable_cpus(const std::string& cgroup_root = "/sys/fs/cgroup",
                 const std::string& memberships = "/proc/self/cgroup");
 
 // A fixed set of threads that run one loop at a time. The calling thread is thread 0 and works too.
-// Workers spin briefly between the loops of a step, where the next loop comes within microseconds, and sleep when a
-// step is over, so an idle engine takes no CPU.
+// Workers stay awake between the loops of a step and sleep as soon as it is over, so an idle engine takes no CPU. After
+// a loop outside steps they wait some tens of microseconds for another.
 class ThreadPool {
   public:
     // 0 threads: usable_cpus(). Throws std::runtime_error when the system does not grant them.
@@ -24,12 +24,17 @@ class ThreadPool {
 
     int size() const;
 
-    // Calls body(context, tile, thread) once for each tile in [0, count); tiles are taken from an atomic counter, so
-    // a thread that is descheduled delays only the tile it holds. Returns when all are done. While another loop runs,
+    // Calls body(context, tile, thread) once for each tile in [0, count), which must be below 2^32. Each thread begins
+    // with neighbouring tiles of its own and goes on with others', so a thread that is descheduled delays only the tile
+    // it holds. Returns when all are done. While another loop runs,
     // on the same pool but called from elsewhere, the caller runs all its tiles itself. The body must not throw. A
     // plain function pointer, not a template: see simd.h.
     using Body = void (*)(void* context, int64_t tile, int thread);
     void parallel_for(int64_t count, Body body, void* context);
+
+    // Between these the next loop is expected within microseconds. Steps may overlap.
+    void begin_step();
+    void end_step();
 
     // Ends the workers, when the loop that runs is done; later loops run on the calling thread alone. `size` stays.
     void stop();
@@ -37,6 +42,18 @@ class ThreadPool {
   private:
     struct State;
     std::unique_ptr<State> state_;
+};
+
+// A step of `pool`, as long as it lives.
+class ThreadPoolStep {
+  public:
+    explicit ThreadPoolStep(ThreadPool& pool) : pool_(pool) { pool_.begin_step(); }
+    ~ThreadPoolStep() { pool_.end_step(); }
+    ThreadPoolStep(const ThreadPoolStep&) = delete;
+    ThreadPoolStep& operator=(const ThreadPoolStep&) = delete;
+
+  private:
+    ThreadPool& pool_;
 };
 
 }  // namespace octavo

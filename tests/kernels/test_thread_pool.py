@@ -53,6 +53,15 @@ def test_an_idle_pool_takes_no_cpu() -> None:
     assert time.process_time() - before < 0.02
 
 
+def test_a_step_that_is_over_leaves_no_thread_awake() -> None:
+    """Within a step the workers do not sleep."""
+    pool = _native.ThreadPool(4)
+    assert 0 < _native.fork_join_seconds(pool) < 1
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.02
+
+
 def test_one_thread_after_another_may_use_a_pool() -> None:
     pool, results = _native.ThreadPool(2), []
     for _ in range(20):

@@ -102,6 +102,22 @@ void callers_at_once(int threads) {
     for (std::thread& caller : callers) caller.join();
 }
 
+// Steps that workers sleep before, in which they wait longer than they spin, and that overlap.
+void steps(int threads) {
+    ThreadPool pool(threads);
+    for (int i = 0; i < 40; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(i % 2 ? 10 : 2000));
+        const octavo::ThreadPoolStep step(pool);
+        for (int j = 0; j < 5; ++j) run_loop(pool, 1 + j * 7);
+        if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::thread([&] {
+            const octavo::ThreadPoolStep another(pool);
+            run_loop(pool, 30);
+        }).join();
+        run_loop(pool, 40);
+    }
+}
+
 // Long enough that the caller falls asleep over a tile that another thread holds.
 void tiles_that_take_long(int threads) {
     ThreadPool pool(threads);
@@ -130,6 +146,7 @@ int main() {
         two_pools_at_once(threads);
         callers_at_once(threads);
         tiles_that_take_long(threads);
+        steps(threads);
         std::printf("%d threads: every tile ran once\n", threads);
     }
 }
