@@ -3,11 +3,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -36,24 +38,27 @@ void require_shape(const Array& rows, size_t num_rows, size_t width, const char*
 }
 
 void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<float>& bias, const Rows& out,
-                 ThreadPool& pool) {
+                 ThreadPool& pool, const std::vector<float>& norm, float eps, const std::optional<ConstRows>& up,
+                 bool add) {
     require_shape(x, x.shape(0), size_t(weight.k), "x must be [M, k]");
     require_shape(out, x.shape(0), size_t(weight.n), "out must be [M, n]");
     require(bias.empty() || int64_t(bias.size()) == weight.n, "bias must hold n values");
+    require(norm.empty() || int64_t(norm.size()) == weight.k, "norm must hold k values");
+    require(norm.empty() || !up, "up does not go with a norm");
+    if (up) require_shape(*up, x.shape(0), size_t(weight.k), "up must have the shape of x");
     const size_t bytes = weight.kernels->linear_scratch_bytes(weight.k, int(x.shape(0)), weight.format);
     const std::unique_ptr<void, decltype(&std::free)> scratch(std::malloc(bytes + 1), &std::free);
     if (!scratch) throw std::bad_alloc();
-    const LinearArgs args{x.data(),
-                          x.stride(0),
-                          weight.memory.data,
-                          weight.format,
-                          weight.n,
-                          weight.k,
-                          bias.empty() ? nullptr : bias.data(),
-                          out.data(),
-                          out.stride(0),
-                          int(x.shape(0)),
-                          scratch.get()};
+    LinearArgs args{};
+    args.x = x.data(), args.x_stride = x.stride(0);
+    args.weight = weight.memory.data, args.format = weight.format;
+    args.n = weight.n, args.k = weight.k;
+    args.bias = bias.empty() ? nullptr : bias.data();
+    args.out = out.data(), args.out_stride = out.stride(0), args.add = add;
+    args.num_tokens = int(x.shape(0));
+    args.scratch = scratch.get();
+    if (!norm.empty()) args.input = LinearArgs::Input::kRmsNorm, args.norm = norm.data(), args.eps = eps;
+    if (up) args.input = LinearArgs::Input::kSiluMul, args.up = up->data(), args.up_stride = up->stride(0);
     nb::gil_scoped_release release;
     weight.kernels->linear(args, pool);
 }
@@ -64,7 +69,7 @@ void call_embedding(const Matrix& table, const Ints& token_ids,
     for (size_t i = 0; i < token_ids.shape(0); ++i)
         require(token_ids(i) >= 0 && token_ids(i) < table.n, "token_ids must be rows of the table");
     const EmbeddingArgs args{table.memory.data, table.format, table.k,
-                             token_ids.data(),  out.data(), int(token_ids.shape(0))};
+                             token_ids.data(),  out.data(),   int(token_ids.shape(0))};
     nb::gil_scoped_release release;
     table.kernels->embedding(args, pool);
 }
@@ -171,8 +176,10 @@ double dot_peak(ThreadPool& pool, const std::string& isa, bool bf16) {
 
 void bind_dense_tests(nb::module_& m) {
     m.def("linear", &call_linear, nb::arg("x").noconvert(), nb::arg("weight"), nb::arg("bias"),
-          nb::arg("out").noconvert(), nb::arg("pool"),
-          "One call of the weight's linear kernel, checked; for tests and benchmarks. An empty bias means none.");
+          nb::arg("out").noconvert(), nb::arg("pool"), nb::kw_only(), nb::arg("norm") = std::vector<float>(),
+          nb::arg("eps") = 0.0f, nb::arg("up").noconvert().none() = nb::none(), nb::arg("add") = false,
+          "One call of the weight's linear kernel, checked; for tests and benchmarks. An empty bias means none. With\n"
+          "`norm` x is normalised first, with `up` it becomes silu(x) * up; `add`: to what is in out.");
     m.def("embedding", &call_embedding, nb::arg("table"), nb::arg("token_ids").noconvert(), nb::arg("out").noconvert(),
           nb::arg("pool"), "One call of the table's embedding kernel, checked; for tests.");
     m.def("rms_norm", &call_rms_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),

@@ -130,11 +130,12 @@ double read_bandwidth(ThreadPool& pool, int64_t bytes) {
     return double(bytes) / seconds / 1e9;
 }
 
-// Seconds of an empty parallel loop with one tile for each thread, the mean of `repeats`: what a kernel that uses
-// threads costs at least.
+// Seconds of an empty parallel loop with one tile for each thread, the mean of `repeats` in a step: what a kernel that
+// uses threads costs at least.
 double fork_join(ThreadPool& pool, int repeats) {
     require(repeats >= 1 && repeats <= 1 << 24, "repeats must be from 1 to 2^24");
     nb::gil_scoped_release release;
+    const ThreadPoolStep step(pool);
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < repeats; ++i) pool.parallel_for(pool.size(), [](void*, int64_t, int) {}, nullptr);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;

@@ -98,9 +98,9 @@ struct PackArgs {
     void* packed;  // packed_bytes() long, zero at first
 };
 
-// out = x @ weight.T (+ bias), float32 [num_tokens, n]. With bfloat16 weights a path may round x to bfloat16, always or
-// never. With group formats each group of x is rounded to integers of 8 bits times a float32 scale; products are added
-// as integers within a group, and as float32 over the groups in their order.
+// out = input @ weight.T (+ bias), float32 [num_tokens, n], or out + that. With bfloat16 weights a path may round x to
+// bfloat16, always or never. With group formats each group of x is rounded to integers of 8 bits times a float32 scale;
+// products are added as integers within a group, and as float32 over the groups in their order.
 struct LinearArgs {
     const float* x;  // [num_tokens, k]
     int64_t x_stride;
@@ -113,6 +113,14 @@ struct LinearArgs {
     int64_t out_stride;
     int num_tokens;
     void* scratch;  // linear_scratch_bytes() long
+
+    // The input: x itself, or what the op of that name makes of x, bit by bit, while it is converted for the product.
+    enum class Input : uint8_t { kRows, kRmsNorm, kSiluMul } input = Input::kRows;
+    const float* norm = nullptr;  // kRmsNorm: [k]
+    float eps = 0.0f;             // kRmsNorm
+    const float* up = nullptr;    // kSiluMul: [num_tokens, k]; x is the gate
+    int64_t up_stride = 0;
+    bool add = false;  // to what is in out
 };
 
 // Rows of a packed weight, as float32 [num_tokens, k].

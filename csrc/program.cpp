@@ -2,18 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
+#include <ctime>
+
+#include "refuse.h"
 
 namespace octavo {
 namespace {
-
-[[noreturn]] void refuse(const std::string& field, const std::string& why) {
-    throw std::invalid_argument(field + ": " + why);
-}
-
-std::string at_index(const char* field, int64_t index, int64_t value) {
-    return std::string(field) + "[" + std::to_string(index) + "] = " + std::to_string(value);
-}
 
 // Positions by which a table of cosines and sines grows.
 constexpr int64_t kRopeStep = 1024;
@@ -68,6 +62,10 @@ struct Program::Rope {
     }
 };
 
+// In the order of Op::Kind.
+constexpr const char* kOpNames[] = {"embedding", "rms_norm", "linear", "rotary", "write_kv",
+                                    "attention", "silu_mul", "add",    "select"};
+
 struct Program::Op {
     enum class Kind { kEmbedding, kRmsNorm, kLinear, kRotary, kWriteKV, kAttention, kSiluMul, kAdd, kSelect } kind;
     View x{};
@@ -75,7 +73,9 @@ struct Program::Op {
     View out{};
     const Matrix* matrix = nullptr;
     std::vector<float> vector{};  // norm weight or bias
-    float number = 0.0f;          // eps or scale
+    ProductInput input{};
+    bool add = false;
+    float number = 0.0f;  // eps or scale
     int layer = 0;
     int window = 0;
     int64_t head_dim = 0;
@@ -88,6 +88,7 @@ Program::Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, i
     max_seq_len_ = int64_t{kv_.max_blocks_per_seq} * kv_.block_size;
     group_window_.assign(size_t(kv_.num_groups), -1);
     token_rows_.resize(size_t(max_num_tokens));
+    row_seen_.resize(size_t(kv_.max_num_seqs));
 }
 
 Program::~Program() = default;
@@ -156,19 +157,41 @@ void Program::rms_norm(View x, std::vector<float> weight, float eps, int out) {
     ops_.push_back(std::move(op));
 }
 
-void Program::linear(View x, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column) {
-    check_view("x", x);
+void Program::check_product(const ProductInput& input, const Matrix& weight, const std::vector<float>& bias) const {
+    check_view("x", input.x);
     check_matrix(weight);
-    if (weight.k != x.width)
-        refuse("weight", "has " + std::to_string(weight.k) + " columns for an x of " + std::to_string(x.width));
+    if (weight.k != input.x.width)
+        refuse("weight", "has " + std::to_string(weight.k) + " columns for an x of " + std::to_string(input.x.width));
     if (!bias.empty() && int64_t(bias.size()) != weight.n) refuse("bias", "must be as long as the weight has rows");
+    if (!input.norm.empty() && int64_t(input.norm.size()) != weight.k) refuse("norm", "must be as wide as x");
+    if (input.up.slot < 0) return;
+    if (!input.norm.empty()) refuse("up", "does not go with a norm");
+    check_rows("up", input.up, slots_[size_t(input.x.slot)].selected);
+    if (input.up.width != input.x.width) refuse("up", "must be as wide as the gate");
+}
+
+void Program::add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out, bool add) {
+    if (out.slot == input.x.slot || out.slot == input.up.slot) refuse("out", "must be another slot than the inputs");
     Op op{Op::Kind::kLinear};
-    op.out = check_out(out, weight.n, slots_[size_t(x.slot)].selected, {x});
-    op.out.offset = first_column;
-    check_view("first_column", op.out);
-    op.x = x, op.matrix = &weight, op.vector = std::move(bias);
+    op.x = input.x, op.out = out, op.add = add;
+    op.input = std::move(input), op.matrix = &weight, op.vector = std::move(bias);
     linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.format));
     ops_.push_back(std::move(op));
+}
+
+void Program::linear(ProductInput input, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column) {
+    check_product(input, weight, bias);
+    View to = check_out(out, weight.n, slots_[size_t(input.x.slot)].selected, {});
+    to.offset = first_column;
+    check_view("first_column", to);
+    add_product(std::move(input), weight, std::move(bias), to, false);
+}
+
+void Program::linear_add(ProductInput input, const Matrix& weight, std::vector<float> bias, View into) {
+    check_product(input, weight, bias);
+    check_rows("into", into, slots_[size_t(input.x.slot)].selected);
+    if (into.width != weight.n) refuse("into", "must be as wide as the weight has rows");
+    add_product(std::move(input), weight, std::move(bias), into, true);
 }
 
 void Program::rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position) {
@@ -246,64 +269,6 @@ void Program::select(View x, int out) {
 
 // --- running ---------------------------------------------------------------------------------------------------------
 
-void Program::check(const StepInput& in) const {
-    if (output_.slot < 0) refuse("program", "has no output");
-    if (in.num_tokens < 1 || in.num_tokens > max_num_tokens_)
-        refuse("token_ids", std::to_string(in.num_tokens) + " tokens; must be from 1 to the " +
-                                std::to_string(max_num_tokens_) + " compiled for");
-    for (int64_t t = 0; t < in.num_tokens; ++t)
-        if (in.token_ids[t] < 0 || in.token_ids[t] >= vocab_size_)
-            refuse(at_index("token_ids", t, in.token_ids[t]), "outside the vocabulary");
-    if (in.query_start_loc[0] != 0 || in.query_start_loc[in.num_seqs] != in.num_tokens)
-        refuse("query_start_loc", "must run from 0 to the number of tokens");
-    std::vector<bool> seen(size_t(kv_.max_num_seqs), false);
-    for (int64_t i = 0; i < in.num_seqs; ++i) {
-        check_sequence(in, i);
-        if (seen[size_t(in.batch_rows[i])]) refuse(at_index("batch_rows", i, in.batch_rows[i]), "named twice");
-        seen[size_t(in.batch_rows[i])] = true;
-    }
-    for (int64_t s = 0; s < in.num_selected; ++s)
-        if (in.logits_tokens[s] < 0 || in.logits_tokens[s] >= in.num_tokens ||
-            (s > 0 && in.logits_tokens[s] <= in.logits_tokens[s - 1]))
-            refuse(at_index("logits_tokens", s, in.logits_tokens[s]), "must ascend within the new tokens");
-    check_tables(in);
-}
-
-void Program::check_sequence(const StepInput& in, int64_t i) const {
-    const int64_t first = in.query_start_loc[i], last = in.query_start_loc[i + 1];
-    if (last <= first) refuse(at_index("query_start_loc", i + 1, last), "a sequence without new tokens");
-    if (last > in.num_tokens) refuse(at_index("query_start_loc", i + 1, last), "past the last token");
-    if (in.batch_rows[i] < 0 || in.batch_rows[i] >= kv_.max_num_seqs)
-        refuse(at_index("batch_rows", i, in.batch_rows[i]), "there is no such row");
-    if (in.seq_lens[i] < last - first || in.seq_lens[i] > max_seq_len_)
-        refuse(at_index("seq_lens", i, in.seq_lens[i]),
-               "must be at least its " + std::to_string(last - first) + " new tokens and at most the " +
-                   std::to_string(max_seq_len_) + " of the block tables and the rotary embedding");
-    for (int64_t t = first; t < last; ++t)
-        if (in.positions[t] != in.seq_lens[i] - last + t)
-            refuse(at_index("positions", t, in.positions[t]), "new tokens must be the sequence's last ones");
-}
-
-// Every block that the step will read or write must exist; entries below a group's window are not looked at.
-void Program::check_tables(const StepInput& in) const {
-    for (int32_t group = 0; group < kv_.num_groups; ++group) {
-        const int32_t window = group_window_[size_t(group)];
-        if (window < 0) continue;  // no op of this program touches it
-        for (int64_t i = 0; i < in.num_seqs; ++i) {
-            const int32_t* table =
-                kv_.tables + (int64_t{group} * kv_.max_num_seqs + in.batch_rows[i]) * kv_.max_blocks_per_seq;
-            const int64_t oldest = in.seq_lens[i] - (in.query_start_loc[i + 1] - in.query_start_loc[i]);
-            const int64_t start = window == 0 ? 0 : std::max<int64_t>(0, oldest - window + 1);
-            const int64_t end = (in.seq_lens[i] - 1) / kv_.block_size;
-            for (int64_t column = start / kv_.block_size; column <= end; ++column)
-                if (table[column] < 1 || table[column] >= kv_.num_blocks)
-                    refuse(at_index("block_tables", column, table[column]), "row " + std::to_string(in.batch_rows[i]) +
-                                                                                " of group " + std::to_string(group) +
-                                                                                " needs a block there");
-        }
-    }
-}
-
 void Program::prepare(const StepInput& in) {
     if (attention_scratch_.size() == 0 && max_heads_ > 0)
         attention_scratch_ =
@@ -336,6 +301,26 @@ int64_t Program::rows_of(int slot, const StepInput& in) const {
     return slots_[size_t(slot)].selected ? in.num_selected : in.num_tokens;
 }
 
+void Program::multiply(const Op& op, int num_rows) {
+    const auto stride = [&](const View& view) { return slots_[size_t(view.slot)].width; };
+    LinearArgs args{};
+    args.x = at(op.x), args.x_stride = stride(op.x);
+    args.weight = op.matrix->memory.data, args.format = op.matrix->format;
+    args.n = op.matrix->n, args.k = op.matrix->k;
+    args.bias = op.vector.empty() ? nullptr : op.vector.data();
+    args.out = at(op.out), args.out_stride = stride(op.out), args.add = op.add;
+    args.num_tokens = num_rows;
+    args.scratch = linear_scratch_.as<void>();
+    if (!op.input.norm.empty()) {
+        args.input = LinearArgs::Input::kRmsNorm;
+        args.norm = op.input.norm.data(), args.eps = op.input.eps;
+    } else if (op.input.up.slot >= 0) {
+        args.input = LinearArgs::Input::kSiluMul;
+        args.up = at(op.input.up), args.up_stride = stride(op.input.up);
+    }
+    kernels_.linear(args, pool_);
+}
+
 void Program::execute(const Op& op, const StepInput& in) {
     const auto stride = [&](const View& view) { return slots_[size_t(view.slot)].width; };
     RowArgs rows{};
@@ -350,10 +335,7 @@ void Program::execute(const Op& op, const StepInput& in) {
                 {op.matrix->memory.data, op.matrix->format, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
                 pool_);
         case Op::Kind::kLinear:
-            return kernels_.linear({rows.x, rows.x_stride, op.matrix->memory.data, op.matrix->format, op.matrix->n,
-                                    op.matrix->k, op.vector.empty() ? nullptr : op.vector.data(), rows.out,
-                                    rows.out_stride, rows.num_rows, linear_scratch_.as<void>()},
-                                   pool_);
+            return multiply(op, rows.num_rows);
         case Op::Kind::kWriteKV:
             return kernels_.write_kv({&kv_, op.layer, rows.x, rows.x_stride, rows.y, rows.y_stride, in.positions,
                                       token_rows_.data(), int(in.num_tokens)},
@@ -382,11 +364,56 @@ void Program::execute(const Op& op, const StepInput& in) {
     }
 }
 
+void Program::start_profile(bool cpu_time) {
+    const std::lock_guard<std::mutex> lock(running_);
+    op_seconds_.assign(ops_.size(), 0.0);
+    profile_cpu_time_ = cpu_time;
+}
+
+void Program::stop_profile() {
+    const std::lock_guard<std::mutex> lock(running_);
+    op_seconds_.clear();
+}
+
+std::vector<std::pair<std::string, double>> Program::profile() {
+    const std::lock_guard<std::mutex> lock(running_);
+    std::vector<std::pair<std::string, double>> result;
+    for (size_t i = 0; i < op_seconds_.size(); ++i) result.emplace_back(name_of(ops_[i]), op_seconds_[i]);
+    return result;
+}
+
+std::string Program::name_of(const Op& op) {
+    if (op.kind != Op::Kind::kLinear) return kOpNames[int(op.kind)];
+    const std::string input = !op.input.norm.empty() ? "rms_norm_" : op.input.up.slot >= 0 ? "silu_mul_" : "";
+    return input + kOpNames[int(op.kind)] + (op.add ? "_add " : " ") + std::to_string(op.matrix->n) + "x" +
+           std::to_string(op.matrix->k);
+}
+
+void Program::execute_timed(const StepInput& input) {
+    const clockid_t clock = profile_cpu_time_ ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    const auto now = [&] {
+        timespec time{};
+        clock_gettime(clock, &time);
+        return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+    };
+    double before = now();
+    for (size_t i = 0; i < ops_.size(); ++i) {
+        execute(ops_[i], input);
+        const double after = now();
+        op_seconds_[i] += after - before;
+        before = after;
+    }
+}
+
 Program::Result Program::run(const StepInput& input) {
     const std::lock_guard<std::mutex> lock(running_);
     check(input);
+    const ThreadPoolStep step(pool_);
     prepare(input);
-    for (const Op& op : ops_) execute(op, input);
+    if (!op_seconds_.empty())
+        execute_timed(input);
+    else
+        for (const Op& op : ops_) execute(op, input);
     return {at(output_), rows_of(output_.slot, input), output_.width, slots_[size_t(output_.slot)].width};
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -52,6 +53,14 @@ struct View {
     int64_t width;
 };
 
+// What a product takes: the rows of `x`; or, given a norm, x normalised; or, given `up`, silu(x) * up.
+struct ProductInput {
+    View x;
+    std::vector<float> norm{};
+    float eps = 0.0f;
+    View up{-1, 0, 0};
+};
+
 // A decoder as a list of ops over slots, that is, buffers [num_tokens, width] or, after `select`, [num_selected,
 // width]. The sizes come with each step. Slots have room for max_num_tokens rows from the start (resident only once
 // written), so a result's memory stays where it is as long as the program lives. The logits of a whole prompt can be
@@ -69,7 +78,8 @@ class Program {
     void embedding(const Matrix& table, int out);
     void rms_norm(View x, std::vector<float> weight, float eps, int out);
     // Into columns [first_column, first_column + weight.n) of `out`.
-    void linear(View x, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column = 0);
+    void linear(ProductInput input, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column = 0);
+    void linear_add(ProductInput input, const Matrix& weight, std::vector<float> bias, View into);  // adds to it
     void rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position);
     void write_kv(int layer, View key, View value);
     void attention(int layer, View query, float scale, int window, int out);
@@ -89,6 +99,13 @@ class Program {
     // changed then. Calls from several threads wait for one another.
     Result run(const StepInput& input);
 
+    // From now on each op's time is added up: that of the clock, or the calling thread's CPU time. For benchmarks.
+    void start_profile(bool cpu_time);
+    void stop_profile();
+
+    // Name and seconds of each op since then, in order; a product's name ends with its weight's shape.
+    std::vector<std::pair<std::string, double>> profile();
+
   private:
     struct Slot {
         int64_t width;
@@ -99,19 +116,24 @@ class Program {
     struct Op;
     struct Step;
 
-    void check(const StepInput& input) const;
+    void check(const StepInput& input);
     void check_sequence(const StepInput& input, int64_t index) const;
     void check_tables(const StepInput& input) const;
     void check_view(const char* name, const View& view) const;
     void check_rows(const char* name, const View& view, bool selected) const;
     View check_out(int out, int64_t width, bool selected, std::initializer_list<View> inputs) const;
     void check_matrix(const Matrix& matrix) const;
+    void check_product(const ProductInput& input, const Matrix& weight, const std::vector<float>& bias) const;
+    void add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out, bool add);
     void reach_back(int layer, int32_t window);
     void prepare(const StepInput& input);
     void release_unselected(int64_t num_selected);
     float* at(const View& view) const;
     int64_t rows_of(int slot, const StepInput& input) const;
     void execute(const Op& op, const StepInput& input);
+    void multiply(const Op& op, int num_rows);
+    void execute_timed(const StepInput& input);
+    static std::string name_of(const Op& op);
 
     const Kernels& kernels_;
     const KVPool& kv_;
@@ -127,6 +149,10 @@ class Program {
     std::vector<std::unique_ptr<Rope>> ropes_;
     std::vector<int32_t> group_window_;  // tokens whose blocks the group's layers touch; 0 for all, -1 for none
     std::vector<int32_t> token_rows_;
+    std::vector<uint64_t> row_seen_;  // the last step that named each row of the block tables
+    uint64_t num_steps_ = 0;
+    std::vector<double> op_seconds_;  // empty unless profiling
+    bool profile_cpu_time_ = false;
     int64_t rows_selected_ = 0;  // resident in slots of selected rows
     std::mutex running_;
     Memory linear_scratch_;

@@ -1,5 +1,6 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -62,6 +63,37 @@ void pack_groups(Matrix& self, const nb::ndarray<const uint8_t, nb::ndim<2>, nb:
               pool);
 }
 
+// `Out` is a slot and a first column, or a view to add to.
+void multiply(Program& self, ProductInput input, const Matrix& weight, std::vector<float> bias, int out,
+              int64_t first_column) {
+    self.linear(std::move(input), weight, std::move(bias), out, first_column);
+}
+
+void multiply(Program& self, ProductInput input, const Matrix& weight, std::vector<float> bias, const ViewTuple& into) {
+    self.linear_add(std::move(input), weight, std::move(bias), view(into));
+}
+
+template <class... Out>
+void plain_linear(Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, const Out&... out) {
+    multiply(self, {view(x)}, weight, std::move(bias), out...);
+}
+
+template <class... Out>
+void rms_norm_linear(Program& self, const ViewTuple& x, std::vector<float> norm, float eps, const Matrix& weight,
+                     std::vector<float> bias, const Out&... out) {
+    if (norm.empty()) throw std::invalid_argument("norm: must be as wide as x");
+    multiply(self, {view(x), std::move(norm), eps}, weight, std::move(bias), out...);
+}
+
+template <class... Out>
+void silu_mul_linear(Program& self, const ViewTuple& gate, const ViewTuple& up, const Matrix& weight,
+                     std::vector<float> bias, const Out&... out) {
+    ProductInput input{view(gate)};
+    input.up = view(up);
+    if (input.up.slot < 0) throw std::invalid_argument("up: there is no such slot");
+    multiply(self, std::move(input), weight, std::move(bias), out...);
+}
+
 // The result views the program's own memory: valid until the next run.
 nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& token_ids, const Int32s& positions,
                                                const Int32s& batch_rows, const Int32s& query_start_loc,
@@ -70,7 +102,8 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
     if (query_start_loc.size() != batch_rows.size() + 1 || seq_lens.size() != batch_rows.size())
         throw std::invalid_argument("query_start_loc, seq_lens: must be one longer than batch_rows, and as long");
     // Copied while the GIL is held: another Python thread could change an array after it was checked.
-    std::vector<int32_t> copies;
+    static thread_local std::vector<int32_t> copies;  // kept, so that a step takes no memory
+    copies.clear();
     copies.reserve(2 * token_ids.size() + 3 * batch_rows.size() + 1 + logits_tokens.size());
     const auto copy = [&](const Int32s& field) {
         copies.insert(copies.end(), field.data(), field.data() + field.size());
@@ -139,12 +172,15 @@ void bind_program(nb::module_& m) {
         .def("embedding", &Program::embedding, nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>())
         .def("rms_norm", [](Program& self, const ViewTuple& x, std::vector<float> weight, float eps,
                             int out) { self.rms_norm(view(x), std::move(weight), eps, out); })
-        .def(
-            "linear",
-            [](Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, int out,
-               int64_t first_column) { self.linear(view(x), weight, std::move(bias), out, first_column); },
-            nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0,
-            nb::keep_alive<1, 3>())
+        .def("linear", &plain_linear<int, int64_t>, nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("out"),
+             nb::arg("first_column") = 0, nb::keep_alive<1, 3>())
+        .def("linear_add", &plain_linear<ViewTuple>, nb::keep_alive<1, 3>())
+        .def("rms_norm_linear", &rms_norm_linear<int, int64_t>, nb::arg("x"), nb::arg("norm"), nb::arg("eps"),
+             nb::arg("weight"), nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0, nb::keep_alive<1, 5>())
+        .def("rms_norm_linear_add", &rms_norm_linear<ViewTuple>, nb::keep_alive<1, 5>())
+        .def("silu_mul_linear", &silu_mul_linear<int, int64_t>, nb::arg("gate"), nb::arg("up"), nb::arg("weight"),
+             nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0, nb::keep_alive<1, 4>())
+        .def("silu_mul_linear_add", &silu_mul_linear<ViewTuple>, nb::keep_alive<1, 4>())
         .def("rotary",
              [](Program& self, const ViewTuple& x, std::vector<double> inv_freq, double scale, int64_t head_dim,
                 int64_t max_position) { self.rotary(view(x), std::move(inv_freq), scale, head_dim, max_position); })
@@ -156,6 +192,10 @@ void bind_program(nb::module_& m) {
                             int out) { self.silu_mul(view(gate), view(up), out); })
         .def("add", [](Program& self, const ViewTuple& x, const ViewTuple& y) { self.add(view(x), view(y)); })
         .def("select", [](Program& self, const ViewTuple& x, int out) { self.select(view(x), out); })
+        .def("start_profile", &Program::start_profile, nb::arg("cpu_time"),
+             "Add up each op's time from now on: the clock's, or the calling thread's CPU time. For benchmarks.")
+        .def("stop_profile", &Program::stop_profile)
+        .def("profile", &Program::profile, "Name and seconds of each op since then, in order.")
         .def("run", &run, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
              nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
              nb::arg("logits_tokens").noconvert(),

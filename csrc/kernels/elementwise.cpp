@@ -1,6 +1,7 @@
 // Ops on rows: each row by itself, its sums in one fixed order.
 #include "kernels.h"
 #include "ops.h"
+#include "rows.h"
 #include "simd.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -31,33 +32,14 @@ void each_row(const RowArgs& args, void (*row)(const RowArgs&, int), ThreadPool&
     pool.parallel_for((args.num_rows + kRowsPerTile - 1) / kRowsPerTile, rows_tile, &job);
 }
 
-void rms_norm_row(const RowArgs& args, int row) {
+void norm_row(const RowArgs& args, int row) {
     const float* x = args.x + row * args.x_stride;
-    float* out = args.out + row * args.out_stride;
-    const int whole = args.width / VF::W * VF::W, rest = args.width - whole;
-    VF squares = VF::zero();
-    for (int i = 0; i < whole; i += VF::W) {
-        const VF v = VF::load(x + i);
-        squares = fma(v, v, squares);
-    }
-    if (rest) {
-        const VF v = VF::load_n(x + whole, rest);
-        squares = fma(v, v, squares);
-    }
-    const VF scale = VF::set1(1.0f / std::sqrt(reduce_add(squares) / float(args.width) + args.eps));
-    for (int i = 0; i < whole; i += VF::W) (VF::load(x + i) * scale * VF::load(args.weight + i)).store(out + i);
-    if (rest) (VF::load_n(x + whole, rest) * scale * VF::load_n(args.weight + whole, rest)).store_n(out + whole, rest);
+    rms_norm_row(x, args.weight, args.eps, args.width, FloatRow{args.out + row * args.out_stride});
 }
 
-VF silu_mul_of(const VF& gate, const VF& up) { return gate / (VF::set1(1.0f) + exp(VF::zero() - gate)) * up; }
-
-void silu_mul_row(const RowArgs& args, int row) {
+void gate_row(const RowArgs& args, int row) {
     const float* gate = args.x + row * args.x_stride;
-    const float* up = args.y + row * args.y_stride;
-    float* out = args.out + row * args.out_stride;
-    const int whole = args.width / VF::W * VF::W, rest = args.width - whole;
-    for (int i = 0; i < whole; i += VF::W) silu_mul_of(VF::load(gate + i), VF::load(up + i)).store(out + i);
-    if (rest) silu_mul_of(VF::load_n(gate + whole, rest), VF::load_n(up + whole, rest)).store_n(out + whole, rest);
+    silu_mul_row(gate, args.y + row * args.y_stride, args.width, FloatRow{args.out + row * args.out_stride});
 }
 
 void add_row(const RowArgs& args, int row) {
@@ -73,27 +55,30 @@ void select_row(const RowArgs& args, int row) {
     std::memcpy(args.out + row * args.out_stride, args.x + args.index[row] * args.x_stride, size_t(args.width) * 4);
 }
 
-// `x` holds the cosines and sines of every position, [positions][2][half]; `out` is rotated in place.
-void rotary_row(const RowArgs& args, int row) {
-    const int half = args.rotary_half;
-    const float* cosine = args.x + int64_t{args.index[row]} * 2 * half;
-    const float* sine = cosine + half;
-    for (float* head = args.out + row * args.out_stride; head < args.out + row * args.out_stride + args.width;
-         head += args.head_dim) {
-        for (int i = 0; i < half; i += VF::W) {
-            const int count = half - i < VF::W ? half - i : VF::W;
-            const VF c = VF::load_n(cosine + i, count), s = VF::load_n(sine + i, count);
-            const VF first = VF::load_n(head + i, count), second = VF::load_n(head + half + i, count);
-            (first * c - second * s).store_n(head + i, count);
-            (second * c + first * s).store_n(head + half + i, count);
-        }
-    }
+void rotary_row(const RowArgs& args, int row) { rotate_row(args, row); }
+
+struct ConvertJob {
+    const LinearArgs* args;
+    ConvertRow convert;
+    int rows_per_tile;
+};
+
+void convert_tile(void* context, int64_t tile, int) {
+    const ConvertJob& job = *static_cast<ConvertJob*>(context);
+    const int begin = int(tile) * job.rows_per_tile;
+    const int end = begin + job.rows_per_tile < job.args->num_tokens ? begin + job.rows_per_tile : job.args->num_tokens;
+    for (int row = begin; row < end; ++row) job.convert(*job.args, row, int(tile));
 }
 
 }  // namespace
 
-void rms_norm(const RowArgs& args, ThreadPool& pool) { each_row(args, rms_norm_row, pool); }
-void silu_mul(const RowArgs& args, ThreadPool& pool) { each_row(args, silu_mul_row, pool); }
+void convert_rows(const LinearArgs& args, ConvertRow convert, ThreadPool& pool) {
+    ConvertJob job{&args, convert, input_rows_per_tile(args)};
+    pool.parallel_for((args.num_tokens + job.rows_per_tile - 1) / job.rows_per_tile, convert_tile, &job);
+}
+
+void rms_norm(const RowArgs& args, ThreadPool& pool) { each_row(args, norm_row, pool); }
+void silu_mul(const RowArgs& args, ThreadPool& pool) { each_row(args, gate_row, pool); }
 void add(const RowArgs& args, ThreadPool& pool) { each_row(args, add_row, pool); }
 void select(const RowArgs& args, ThreadPool& pool) { each_row(args, select_row, pool); }
 void rotary(const RowArgs& args, ThreadPool& pool) { each_row(args, rotary_row, pool); }

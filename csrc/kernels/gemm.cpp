@@ -3,6 +3,7 @@
 #include "groups.h"
 #include "kernels.h"
 #include "ops.h"
+#include "rows.h"
 #include "simd.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -62,35 +63,37 @@ void pack_tile(void* context, int64_t tile, int) {
 #endif
 }
 
-// --- rounding activations --------------------------------------------------------------------------------------------
-
-constexpr int kRowsPerTile = 8;
+// --- what a product takes --------------------------------------------------------------------------------------------
 
 #if defined(OCTAVO_ISA_avx512)
-void round_rows(void* context, int64_t tile, int) {
-    const LinearArgs& args = *static_cast<LinearArgs*>(context);
-    const int begin = int(tile) * kRowsPerTile;
-    const int end = begin + kRowsPerTile < args.num_tokens ? begin + kRowsPerTile : args.num_tokens;
+void round_row(const LinearArgs& args, int row, int) {
     const int64_t width = (args.k + 1) / 2 * 2;
-    for (int row = begin; row < end; ++row) {
-        const float* x = args.x + row * args.x_stride;
-        uint16_t* out = static_cast<uint16_t*>(args.scratch) + row * width;
-        int64_t i = 0;
-        for (; i + VF::W <= args.k; i += VF::W) VF::load(x + i).store_bf16(out + i);
-        if (i < args.k) VF::load_n(x + i, int(args.k - i)).store_bf16_n(out + i, int(args.k - i));
-        if (width > args.k) out[args.k] = 0;
-    }
+    uint16_t* out = static_cast<uint16_t*>(args.scratch) + row * width;
+    input_row(args, row, Bf16Row{out});
+    if (width > args.k) out[args.k] = 0;
 }
 #endif
 
-void quantise_rows(void* context, int64_t tile, int) {
-    const LinearArgs& args = *static_cast<LinearArgs*>(context);
-    const int begin = int(tile) * kRowsPerTile;
-    const int end = begin + kRowsPerTile < args.num_tokens ? begin + kRowsPerTile : args.num_tokens;
-    const int64_t bytes = quantised_row_bytes(args.k, args.format);
-    for (int row = begin; row < end; ++row)
-        quantise_row(args.x + row * args.x_stride, args.k, args.format,
-                     static_cast<uint8_t*>(args.scratch) + row * bytes);
+// The scratch has a row of float32 for each tile, then the rows as integers.
+uint8_t* quantised_rows(const LinearArgs& args) {
+    return static_cast<uint8_t*>(args.scratch) + int64_t{args.num_tokens} * args.k * int64_t(sizeof(float));
+}
+
+void quantise_input(const LinearArgs& args, int row, int tile) {
+    const float* x = input_row(args, row, static_cast<float*>(args.scratch) + tile * args.k);
+    quantise_row(x, args.k, args.format, quantised_rows(args) + row * quantised_row_bytes(args.k, args.format));
+}
+
+void make_row(const LinearArgs& args, int row, int) {
+    input_row(args, row, FloatRow{static_cast<float*>(args.scratch) + row * args.k});
+}
+
+// Activations stay float32: those of x where they lie, others in the scratch.
+template <class W>
+void linear_of_floats(const LinearArgs& args, ThreadPool& pool) {
+    if (args.input == LinearArgs::Input::kRows) return run_linear<W>(args, args.x, args.x_stride, pool);
+    convert_rows(args, make_row, pool);
+    run_linear<W>(args, static_cast<const float*>(args.scratch), args.k, pool);
 }
 
 }  // namespace
@@ -103,13 +106,12 @@ int64_t packed_bytes(int64_t n, int64_t k, const WeightFormat& format) {
 }
 
 size_t linear_scratch_bytes(int64_t k, int max_num_tokens, const WeightFormat& format) {
-    if (format.in_groups()) return size_t(quantised_row_bytes(k, format)) * size_t(max_num_tokens);
+    const size_t floats = size_t(k) * size_t(max_num_tokens) * sizeof(float);
+    if (format.in_groups()) return floats + size_t(quantised_row_bytes(k, format)) * size_t(max_num_tokens);
 #if defined(OCTAVO_ISA_avx512)
-    return format.kind == Kind::kBFloat16 ? size_t((k + 1) / 2 * 2) * size_t(max_num_tokens) * 2 : 0;
-#else
-    (void)k, (void)max_num_tokens, (void)format;
-    return 0;
+    if (format.kind == Kind::kBFloat16) return size_t((k + 1) / 2 * 2) * size_t(max_num_tokens) * 2;
 #endif
+    return floats;
 }
 
 void pack(const PackArgs& args, ThreadPool& pool) {
@@ -122,17 +124,16 @@ void pack(const PackArgs& args, ThreadPool& pool) {
 
 void linear(const LinearArgs& args, ThreadPool& pool) {
     if (args.num_tokens == 0) return;
-    const int tiles = (args.num_tokens + kRowsPerTile - 1) / kRowsPerTile;
     if (args.format.in_groups()) {
-        pool.parallel_for(tiles, quantise_rows, const_cast<LinearArgs*>(&args));
-        return linear_groups(args, static_cast<const uint8_t*>(args.scratch), pool);
+        convert_rows(args, quantise_input, pool);
+        return linear_groups(args, quantised_rows(args), pool);
     }
-    if (args.format.kind == Kind::kFloat32) return run_linear<FloatWeights>(args, args.x, args.x_stride, pool);
+    if (args.format.kind == Kind::kFloat32) return linear_of_floats<FloatWeights>(args, pool);
 #if defined(OCTAVO_ISA_avx512)
-    pool.parallel_for(tiles, round_rows, const_cast<LinearArgs*>(&args));
+    convert_rows(args, round_row, pool);
     run_linear<Bf16Weights>(args, static_cast<const uint16_t*>(args.scratch), (args.k + 1) / 2 * 2, pool);
 #else
-    run_linear<Bf16Weights>(args, args.x, args.x_stride, pool);
+    linear_of_floats<Bf16Weights>(args, pool);
 #endif
 }
 

@@ -1,4 +1,5 @@
-// The loop around every product: tiles of rows and panels, shared by all weight formats. Private to csrc/kernels.
+// The loop around every product: chunks of rows, tiles of panels, shared by all weight formats. Private to
+// csrc/kernels.
 //
 // A weight [N, K] is packed into panels of `W::kVectors` vectors of columns (of the product; rows of the weight).
 // Inside a panel k runs outermost, so that one panel is one forward stream. Every element of the product has one
@@ -18,7 +19,7 @@
 
 namespace octavo::OCTAVO_ISA {
 
-// Rows of one tile: their activations stay in the second-level cache while the panels stream by.
+// Rows taken at once: their activations stay in the second-level cache while the panels stream by.
 constexpr int64_t kTileBytes = 512 << 10;
 // Weights of one tile at least, so that taking a tile costs nothing against computing it.
 constexpr int64_t kPanelBytes = 32 << 10;
@@ -38,8 +39,7 @@ struct LinearJob {
     int64_t a_stride;
     int64_t num_panels;
     int64_t panels_per_tile;
-    int64_t tiles_per_chunk;
-    int rows_per_chunk;
+    int begin, end;  // rows
 };
 
 template <class W, int ROWS, bool AHEAD>
@@ -57,8 +57,9 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
         if (count <= 0) return;
         const VF bias = args.bias ? VF::load_n(args.bias + column, count) : VF::zero();
         for (int r = 0; r < ROWS; ++r) {
-            const VF value = args.bias ? sum[r][v] + bias : sum[r][v];
             float* out = args.out + (row + r) * args.out_stride + column;
+            VF value = args.bias ? sum[r][v] + bias : sum[r][v];
+            if (args.add) value = VF::load_n(out, count) + value;
             if (count == VF::W)
                 value.store(out);
             else
@@ -82,10 +83,8 @@ void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bo
 template <class W>
 void linear_tile(void* context, int64_t tile, int) {
     const LinearJob<W>& job = *static_cast<const LinearJob<W>*>(context);
-    const int begin = int(tile / job.tiles_per_chunk) * job.rows_per_chunk;
-    const int end =
-        begin + job.rows_per_chunk < job.args->num_tokens ? begin + job.rows_per_chunk : job.args->num_tokens;
-    const int64_t first = tile % job.tiles_per_chunk * job.panels_per_tile;
+    const int begin = job.begin, end = job.end;
+    const int64_t first = tile * job.panels_per_tile;
     const int64_t last = first + job.panels_per_tile < job.num_panels ? first + job.panels_per_tile : job.num_panels;
     const int blocks = (end - begin + W::kMaxRows - 1) / W::kMaxRows;
     for (int64_t panel = first; panel < last; ++panel) {
@@ -98,24 +97,36 @@ void linear_tile(void* context, int64_t tile, int) {
     }
 }
 
+// Equal chunks of whole register blocks, none larger than kTileBytes if one block is not.
+template <class W>
+int rows_per_chunk(int num_rows, int64_t a_stride) {
+    constexpr int64_t max_rows = W::kMaxRows;
+    const int64_t row_bytes = a_stride * int64_t(sizeof(typename W::Activation));
+    const int64_t most = kTileBytes / (row_bytes > 0 ? row_bytes : 1) / max_rows * max_rows;
+    const int64_t at_most = most < max_rows ? max_rows : most;
+    const int64_t chunks = (num_rows + at_most - 1) / at_most;
+    const int64_t blocks = (num_rows + chunks * max_rows - 1) / (chunks * max_rows);
+    return int(blocks * max_rows);
+}
+
 template <class W>
 void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t a_stride, ThreadPool& pool) {
     LinearJob<W> job{};
     job.args = &args;
     job.a = a;
     job.a_stride = a_stride;
-    constexpr int columns = W::kVectors * VF::W, max_rows = W::kMaxRows;
+    constexpr int columns = W::kVectors * VF::W;
     job.num_panels = (args.n + columns - 1) / columns;
-    const int64_t row_bytes = a_stride * int64_t(sizeof(typename W::Activation));
-    const int64_t rows = kTileBytes / (row_bytes > 0 ? row_bytes : 1) / max_rows * max_rows;
-    job.rows_per_chunk = int(rows < max_rows ? max_rows : rows < args.num_tokens ? rows : args.num_tokens);
     const int64_t panel_bytes = W::panel_elements(args) * int64_t(sizeof(typename W::Stored));
     const int64_t at_least = (kPanelBytes + panel_bytes - 1) / panel_bytes;
     const int64_t at_most = job.num_panels / (4 * pool.size());  // some tiles for each thread
     job.panels_per_tile = at_least < at_most ? at_least : at_most > 1 ? at_most : 1;
-    job.tiles_per_chunk = (job.num_panels + job.panels_per_tile - 1) / job.panels_per_tile;
-    const int64_t chunks = (args.num_tokens + job.rows_per_chunk - 1) / job.rows_per_chunk;
-    pool.parallel_for(chunks * job.tiles_per_chunk, linear_tile<W>, &job);
+    const int64_t tiles = (job.num_panels + job.panels_per_tile - 1) / job.panels_per_tile;
+    const int rows = rows_per_chunk<W>(args.num_tokens, a_stride);
+    for (; job.begin < args.num_tokens; job.begin = job.end) {
+        job.end = job.begin + rows < args.num_tokens ? job.begin + rows : args.num_tokens;
+        pool.parallel_for(tiles, linear_tile<W>, &job);
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -225,12 +225,15 @@ class ManySlots(cpu._Slots):
 @settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_slots_never_mix_values_up(program: list[Instruction]) -> None:
-    """A graph of random ops gives the same bits with shared memory and without, and what numpy gives."""
+    """A graph of random ops gives the same bits with shared memory and without, joined and not, and numpy's values."""
     backend = CpuBackend("float32", num_threads=1, isa=PATHS[0])
     shared = run_graph(program, backend)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "fuse", lambda calls, result: calls)
+        apart = run_graph(program, backend)
         patch.setattr(cpu, "_Slots", ManySlots)
         separate = run_graph(program, backend)
+    assert np.array_equal(shared, apart, equal_nan=True)
     assert np.array_equal(shared, separate, equal_nan=True)
     expected = run_graph(program, ReferenceBackend("float32"))
     assert shared.shape == expected.shape

@@ -11,6 +11,7 @@ import msgspec
 
 import octavo._native as _native
 from octavo.backends.cpu_weights import Stack, as_stored, pack
+from octavo.backends.fusion import Call, View, fuse, last_uses
 from octavo.backends.protocol import (
     Array,
     Float32Array,
@@ -39,22 +40,12 @@ _ARITHMETIC = {
 _MAX_THREADS = 1024
 
 
-class _View(msgspec.Struct, frozen=True):
-    """A tensor while recording: columns `offset : offset + width` of value `root`, as call number `made` left them."""
-
-    root: int
-    offset: int
-    width: int
-    made: int
-
-
 class _Value(msgspec.Struct):
-    """Something an op produced: its width, which rows it has, and when it is last read."""
+    """Something an op produced: its width, and which rows it has."""
 
     width: int
     selected: bool
-    last_use: int
-    overwritten: list[_View] = []
+    overwritten: list[View] = []
     """What ops that work in place made of parts of it."""
 
 
@@ -63,8 +54,7 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.values: list[_Value] = []
-        self.calls: list[tuple[str, int | None, tuple[Any, ...]]] = []
-        """Method of the native program, the value it produces (None: none), and its arguments before the output."""
+        self.calls: list[Call] = []
 
     def embedding(self, table: Weight) -> Tensor:
         if isinstance(table, Stack):
@@ -81,7 +71,7 @@ class _Recorder:
         if min(widths, default=0) < 1 or sum(widths) != x.width:
             raise ValueError(f"widths {tuple(widths)}: must be positive and add up to {x.width}")
         starts = [x.offset, *(x.offset + end for end in itertools.accumulate(widths))]
-        return [_View(x.root, start, width, x.made) for start, width in zip(starts, widths, strict=False)]
+        return [View(x.root, start, width, x.made) for start, width in zip(starts, widths, strict=False)]
 
     def rotary(self, x: Tensor, rope: RopeParams, head_dim: int) -> Tensor:
         self._record("rotary", None, (x, list(rope.inv_freq), rope.scale, head_dim, rope.max_position))
@@ -103,7 +93,7 @@ class _Recorder:
     def select(self, x: Tensor) -> Tensor:
         return self._record("select", x.width, (x,), selected=True)
 
-    def use(self, x: _View) -> None:
+    def use(self, x: View) -> None:
         """The next call, or whoever takes the result, reads `x`.
 
         Raises:
@@ -112,12 +102,11 @@ class _Recorder:
         value = self.values[x.root]
         for other in value.overwritten:
             if other.made > x.made and other.offset < x.offset + x.width and x.offset < other.offset + other.width:
-                raise ValueError(f"a tensor was used after {self.calls[other.made][0]} worked on it in place")
-        value.last_use = len(self.calls)
+                raise ValueError(f"a tensor was used after {self.calls[other.made].method} worked on it in place")
 
-    def _overwritten(self, x: _View) -> _View:
+    def _overwritten(self, x: View) -> View:
         """The tensor that the last call left in place of `x`."""
-        view = _View(x.root, x.offset, x.width, len(self.calls) - 1)
+        view = View(x.root, x.offset, x.width, len(self.calls) - 1)
         self.values[x.root].overwritten.append(view)
         return view
 
@@ -130,18 +119,15 @@ class _Recorder:
         like: Tensor | None = None,
         selected: bool = False,
     ) -> Tensor:
-        step = len(self.calls)
-        for argument in arguments:
-            if isinstance(argument, _View):
-                self.use(argument)
-        if width is None:
-            self.calls.append((method, None, arguments))
+        root = None if width is None else len(self.values)
+        call = Call(method, root, arguments)
+        for view in call.views():
+            self.use(view)
+        self.calls.append(call)
+        if root is None or width is None:
             return None
-        selected = selected or (like is not None and self.values[like.root].selected)
-        self.values.append(_Value(width, selected, step))
-        root = len(self.values) - 1
-        self.calls.append((method, root, arguments))
-        return _View(root, 0, width, step)
+        self.values.append(_Value(width, selected or (like is not None and self.values[like.root].selected)))
+        return View(root, 0, width, len(self.calls) - 1)
 
 
 class _Slots:
@@ -253,12 +239,14 @@ class CpuBackend:
         recorder.use(result)
         native = _native.Program(self.isa, kv, self._pool, max_num_tokens)
         slots, place = _Slots(native), dict[int, int]()
-        for step, (method, root, arguments) in enumerate(recorder.calls):
-            if root is not None:
-                place[root] = slots.take(recorder.values[root])
-            placed = [(place[a.root], a.offset, a.width) if isinstance(a, _View) else a for a in arguments]
-            _add_op(native, method, [*placed, *([] if root is None else [place[root]])])
-            for dead in [r for r in place if recorder.values[r].last_use == step]:
+        calls = fuse(recorder.calls, result)
+        last_use = last_uses(calls, result)
+        for step, call in enumerate(calls):
+            if call.root is not None:
+                place[call.root] = slots.take(recorder.values[call.root])
+            placed = [(place[a.root], a.offset, a.width) if isinstance(a, View) else a for a in call.arguments]
+            _add_op(native, call.method, [*placed, *([] if call.root is None else [place[call.root]])])
+            for dead in [r for r in place if last_use[r] == step]:
                 slots.give_back(recorder.values[dead], place.pop(dead))
         native.set_output((place[result.root], result.offset, result.width))
         return CpuProgram(native)
@@ -299,14 +287,17 @@ class CpuBackend:
 
 def _add_op(native: _native.Program, method: str, arguments: list[Any]) -> None:
     """Add one op; a product with a weight in several pieces is one op for each, side by side in the output."""
-    if method != "linear" or not isinstance(arguments[1], Stack):
-        getattr(native, method)(*arguments)
+    add = getattr(native, method)
+    if "linear" not in method or not isinstance(arguments[-3], Stack):
+        add(*arguments)
         return
-    x, weight, bias, out = arguments
+    *taken, weight, bias, out = arguments
     first = 0
     for piece in weight.pieces:
-        native.linear(x, piece, bias[first : first + piece.n], out, first)
-        first += piece.n
+        end = first + piece.n
+        to = [(out[0], out[1] + first, piece.n)] if method.endswith("_add") else [out, first]
+        add(*taken, piece, bias[first:end], *to)
+        first = end
 
 
 def chosen_path(isa: str | None) -> str:

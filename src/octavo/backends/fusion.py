@@ -1,0 +1,99 @@
+"""Joins recorded ops into fewer, before their values get memory.
+
+A joined op gives the bits of its parts one after another: it saves passes over memory and waits for threads, nothing
+else. Only neighbours are joined, so that nothing can have happened between them.
+
+    rms_norm, linear            rms_norm_linear: rows are normalised while they are converted for the product
+    silu_mul, linear            silu_mul_linear
+    any of these linears, add   ..._add: the product is added where it belongs instead of being stored
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+
+class View(msgspec.Struct, frozen=True):
+    """A tensor while recording: columns `offset : offset + width` of value `root`, as call number `made` left them."""
+
+    root: int
+    offset: int
+    width: int
+    made: int
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Something to be done."""
+
+    method: str
+    """Of the native program."""
+    root: int | None
+    """The value it produces; None: it works in place or on the KV memory."""
+    arguments: tuple[Any, ...]
+    """All before the output."""
+
+    def views(self) -> Iterator[View]:
+        return (argument for argument in self.arguments if isinstance(argument, View))
+
+
+Join = tuple[int, Call]
+"""How many of the calls before are replaced, and by what they and the next one are."""
+
+
+def fuse(calls: list[Call], result: View) -> list[Call]:
+    """The same with joined ops. `result` is what is read at the end."""
+    num_reads = Counter(view.root for call in calls for view in call.views())
+    num_reads[result.root] += 1
+    fused: list[Call] = []
+    for call in calls:
+        for rule in _RULES:
+            if fused and (join := rule(fused, call, num_reads)) is not None:
+                count, call = join
+                del fused[len(fused) - count :]
+        fused.append(call)
+    return fused
+
+
+def last_uses(calls: list[Call], result: View) -> dict[int, int]:
+    """The last call that reads or makes each value; one past the last for the result's."""
+    last = {}
+    for step, call in enumerate(calls):
+        if call.root is not None:
+            last[call.root] = step
+        last.update((view.root, step) for view in call.views())
+    return {**last, result.root: len(calls)}
+
+
+def _made_for(view: View, call: Call, width: int, num_reads: Counter[int]) -> bool:
+    """Whether `view` is all that `call` made, and nobody else reads any of it."""
+    return view.root == call.root and (view.offset, view.width) == (0, width) and num_reads[view.root] == 1
+
+
+def _prologue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
+    source = before[-1]
+    if call.method != "linear" or source.method not in ("rms_norm", "silu_mul"):
+        return None
+    x, weight, bias = call.arguments
+    if not _made_for(x, source, source.arguments[0].width, num_reads):
+        return None
+    return 1, Call(f"{source.method}_linear", call.root, (*source.arguments, weight, bias))
+
+
+def _epilogue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
+    product = before[-1]
+    if call.method != "add" or not product.method.endswith("linear"):
+        return None
+    x, y = call.arguments
+    weight = product.arguments[-2]
+    # Parts of the sum are stored while other threads still read what is multiplied.
+    reads_the_sum = any(view.root == x.root for view in product.views())
+    if reads_the_sum or x.width != y.width or not _made_for(y, product, weight.n, num_reads):
+        return None
+    return 1, Call(f"{product.method}_add", None, (*product.arguments, x))
+
+
+_RULES: tuple[Callable[[list[Call], Call, Counter[int]], Join | None], ...] = (_prologue, _epilogue)

@@ -1,0 +1,256 @@
+"""Which recorded ops are joined, and which must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.backends import cpu
+from octavo.backends.cpu import CpuBackend, _Recorder
+from octavo.backends.fusion import fuse, last_uses
+from octavo.backends.protocol import KVShape, RopeParams, StepBatch
+from octavo.models.decoder import DecoderWeights, LayerWeights, decoder
+from octavo.models.spec import DecoderSpec, LayerSpec
+
+ROPE = RopeParams(inv_freq=(1.0, 0.1), max_position=64)
+
+
+class Shape:
+    """A weight, as far as recording looks at it."""
+
+    def __init__(self, n: int, k: int) -> None:
+        self.n, self.k = n, k
+
+
+WIDE, TABLE = Shape(8, 8), Shape(11, 8)
+NORM = [1.0] * 8
+
+
+def methods(build: Callable[[Any], Any]) -> list[str]:
+    recorder = _Recorder()
+    result = build(recorder)
+    return [call.method for call in fuse(recorder.calls, result)]
+
+
+def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> None:
+    recorder = _Recorder()
+    layer = LayerWeights(
+        attention_norm=NORM,
+        qkv=Shape(16, 8),
+        qkv_bias=None,
+        output=Shape(8, 8),
+        output_bias=None,
+        mlp_norm=NORM,
+        gate_up=Shape(24, 8),
+        gate_up_bias=None,
+        down=Shape(8, 12),
+        down_bias=None,
+    )
+    spec = DecoderSpec(
+        family="llama",
+        tied_embeddings=True,
+        layers=(LayerSpec(rope=ROPE),),
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=12,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=4,
+        max_position=64,
+        norm_eps=1e-5,
+    )
+    result = decoder(spec, DecoderWeights(embedding=TABLE, layers=[layer], norm=NORM, head=TABLE))(recorder)
+    calls = fuse(recorder.calls, result)
+    assert [call.method for call in calls if call.method not in ("rotary", "write_kv")] == [
+        "embedding",
+        "rms_norm_linear",
+        "attention",
+        "linear_add",
+        "rms_norm_linear",
+        "silu_mul_linear_add",
+        "select",
+        "rms_norm_linear",
+    ]
+    assert last_uses(calls, result)[result.root] == len(calls)
+
+
+def read_twice(ops: Any) -> Any:
+    x = ops.rms_norm(ops.embedding(TABLE), NORM, 1e-5)
+    return ops.add(ops.linear(x, WIDE), x)
+
+
+def read_as_the_result(ops: Any) -> Any:
+    x = ops.rms_norm(ops.embedding(TABLE), NORM, 1e-5)
+    ops.linear(x, WIDE)
+    return x
+
+
+def only_a_part_is_multiplied(ops: Any) -> Any:
+    x = ops.rms_norm(ops.embedding(TABLE), NORM, 1e-5)
+    return ops.linear(ops.split(x, (4, 4))[1], Shape(8, 4))
+
+
+def worked_on_in_between(ops: Any) -> Any:
+    x = ops.rms_norm(ops.embedding(TABLE), NORM, 1e-5)
+    return ops.linear(ops.rotary(x, ROPE, 4), WIDE)
+
+
+def not_neighbours(ops: Any) -> Any:
+    x = ops.embedding(TABLE)
+    normed = ops.rms_norm(x, NORM, 1e-5)
+    other = ops.linear(x, WIDE)
+    return ops.silu_mul(ops.linear(normed, WIDE), other)
+
+
+@pytest.mark.parametrize(
+    "build", [read_twice, read_as_the_result, only_a_part_is_multiplied, worked_on_in_between, not_neighbours]
+)
+def test_a_norm_that_others_need_stays(build: Callable[[Any], Any]) -> None:
+    assert "rms_norm" in methods(build)
+
+
+def sum_is_multiplied(ops: Any) -> Any:
+    x = ops.embedding(TABLE)
+    return ops.add(x, ops.linear(x, WIDE))
+
+
+def sum_is_normalised(ops: Any) -> Any:
+    x = ops.embedding(TABLE)
+    return ops.add(x, ops.linear(ops.rms_norm(x, NORM, 1e-5), WIDE))
+
+
+def product_is_added_twice(ops: Any) -> Any:
+    x, y = ops.embedding(TABLE), ops.embedding(TABLE)
+    product = ops.linear(y, WIDE)
+    return ops.add(ops.add(x, product), product)
+
+
+def product_is_added_to_itself(ops: Any) -> Any:
+    product = ops.linear(ops.embedding(TABLE), WIDE)
+    return ops.add(product, product)
+
+
+def a_part_is_added(ops: Any) -> Any:
+    x, y = ops.embedding(TABLE), ops.embedding(TABLE)
+    product = ops.linear(y, Shape(16, 8))
+    return ops.add(x, ops.split(product, (8, 8))[0])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [sum_is_multiplied, sum_is_normalised, product_is_added_twice, product_is_added_to_itself, a_part_is_added],
+)
+def test_a_sum_that_could_disturb_its_product_stays(build: Callable[[Any], Any]) -> None:
+    assert "add" in methods(build)
+
+
+def test_a_sum_into_a_part_is_joined() -> None:
+    def build(ops: Any) -> Any:
+        whole = ops.linear(ops.embedding(TABLE), Shape(16, 8))
+        left, right = ops.split(whole, (8, 8))
+        y = ops.linear(ops.embedding(TABLE), WIDE)
+        return ops.silu_mul(left, ops.add(right, y))
+
+    assert methods(build) == ["embedding", "linear", "embedding", "linear_add", "silu_mul"]
+
+
+# --- what the native program refuses ----------------------------------------------------------------------------------
+
+
+def compile_calls(build: Callable[[Any, Any], Any]) -> None:
+    """Compile what `build(ops, matrix)` records for weights of one back end."""
+    backend = CpuBackend("float32", num_threads=1, isa="portable")
+    shape = KVShape(
+        layer_groups=(0,),
+        num_kv_heads=1,
+        head_dim=4,
+        dtype="float32",
+        block_size=16,
+        num_blocks=2,
+        max_num_seqs=1,
+        max_blocks_per_seq=1,
+    )
+
+    def matrix(n: int, k: int) -> Any:
+        return backend.matrix([np.ones((n, k), np.float32)])
+
+    backend.compile(lambda ops: build(ops, matrix), backend.allocate_kv(shape), 4)
+
+
+def test_joined_ops_that_do_not_fit_are_refused() -> None:
+    def sum_of_two_widths(ops: Any, matrix: Any) -> Any:
+        x, y = ops.embedding(matrix(5, 6)), ops.embedding(matrix(5, 8))
+        return ops.add(x, ops.linear(y, matrix(8, 8)))
+
+    def norm_of_another_width(ops: Any, matrix: Any) -> Any:
+        return ops.linear(ops.rms_norm(ops.embedding(matrix(5, 8)), [1.0] * 7, 1e-5), matrix(8, 8))
+
+    def gate_of_another_width(ops: Any, matrix: Any) -> Any:
+        gated = ops.silu_mul(ops.embedding(matrix(5, 8)), ops.embedding(matrix(5, 4)))
+        return ops.linear(gated, matrix(8, 8))
+
+    def no_norm(ops: Any, matrix: Any) -> Any:
+        return ops.linear(ops.rms_norm(ops.embedding(matrix(5, 8)), [], 1e-5), matrix(8, 8))
+
+    def sum_of_all_and_selected(ops: Any, matrix: Any) -> Any:
+        x, y = ops.embedding(matrix(5, 8)), ops.select(ops.embedding(matrix(5, 8)))
+        return ops.add(x, ops.linear(y, matrix(8, 8)))
+
+    for build, match in [
+        (sum_of_two_widths, r"^y: must be as wide as x"),
+        (norm_of_another_width, r"^norm: must be as wide"),
+        (gate_of_another_width, r"^up: must be as wide"),
+        (no_norm, r"^norm: must be as wide"),
+        (sum_of_all_and_selected, r"^into: must have the selected rows only"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            compile_calls(build)
+
+
+def test_a_program_is_profiled_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined ops have names of their own; a program that is not profiled says nothing."""
+    backend = CpuBackend("float32", num_threads=1)
+    shape = KVShape(
+        layer_groups=(0,),
+        num_kv_heads=1,
+        head_dim=4,
+        dtype="float32",
+        block_size=16,
+        num_blocks=2,
+        max_num_seqs=1,
+        max_blocks_per_seq=1,
+    )
+    kv = backend.allocate_kv(shape)
+    kv.block_tables[:] = 1
+    table, weight = (backend.matrix([np.ones((n, 8), np.float32)]) for n in (5, 8))
+
+    def build(ops: Any) -> Any:
+        x = ops.embedding(table)
+        x = ops.add(x, ops.linear(ops.rms_norm(ops.embedding(table), NORM, 1e-5), weight))
+        return ops.rms_norm(x, NORM, 1e-5)
+
+    batch = StepBatch(
+        token_ids=np.zeros(1, np.int32),
+        positions=np.zeros(1, np.int32),
+        batch_rows=np.zeros(1, np.int32),
+        query_start_loc=np.array([0, 1], np.int32),
+        seq_lens=np.ones(1, np.int32),
+        logits_tokens=np.zeros(1, np.int32),
+    )
+    program = backend.compile(build, kv, 4)
+    expected = program.run(batch).copy()
+    assert program._native.profile() == []
+    for cpu_time in (False, True):
+        program._native.start_profile(cpu_time)
+        assert np.array_equal(program.run(batch), expected)
+        names = [name for name, _ in program._native.profile()]
+        assert names == ["embedding", "embedding", "rms_norm_linear_add 8x8", "rms_norm"]
+        assert all(seconds >= 0 for _, seconds in program._native.profile())
+    program._native.stop_profile()
+    assert program._native.profile() == []
+    monkeypatch.setattr(cpu, "fuse", lambda calls, result: calls)
+    apart = backend.compile(build, kv, 4)
+    assert np.array_equal(apart.run(batch), expected)

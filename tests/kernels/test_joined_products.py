@@ -1,0 +1,96 @@
+"""Products that make their input on the way, or add to what is there: the bits of the ops one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dense import DTYPES, PATHS, ROWS, SHAPES, Guarded, Weight, poisoned
+
+from octavo import _native
+
+PATH_AND_DTYPE = [(isa, dtype) for isa in PATHS for dtype in DTYPES]
+EPS = 1e-5
+KINDS = ("rows", "rms_norm", "silu_mul")
+
+
+@pytest.fixture(scope="module")
+def pools() -> list[Any]:
+    return [_native.ThreadPool(n) for n in (1, 2, 3)]
+
+
+def values(count: int, width: int, seed: int) -> Any:
+    return np.random.default_rng([seed, count, width]).standard_normal((count, width), np.float32)
+
+
+class Case:
+    """Operands for one shape: a weight, a norm, a bias, and 512 rows of x, up and what is there."""
+
+    def __init__(self, shape: tuple[int, int], isa: str, dtype: str) -> None:
+        n, k = shape
+        self.isa, self.weight = isa, Weight(n, k, isa, dtype)
+        self.norm = np.random.default_rng(2).standard_normal(k).astype(np.float32)
+        self.bias = np.random.default_rng(3).standard_normal(n).astype(np.float32)
+        self.x, self.up, self.there = values(512, k, 4), values(512, k, 5), values(512, n, 6)
+
+    def apart(self, kind: str, rows: Any, pool: Any) -> Any:
+        """The product by ops one after another."""
+        made = np.empty_like(self.x[rows])
+        if kind == "rms_norm":
+            _native.rms_norm(self.x[rows], self.norm, EPS, made, pool, self.isa)
+        elif kind == "silu_mul":
+            _native.silu_mul(self.x[rows], self.up[rows], made, pool, self.isa)
+        else:
+            made = self.x[rows]
+        return self.weight.linear(made, pool, self.bias)
+
+    def joined(self, kind: str, rows: Any, pool: Any, *, add: bool) -> Any:
+        out = Guarded(len(rows), len(self.bias))
+        if add:
+            out.rows[:] = self.there[rows]
+        more: dict[str, Any] = {}
+        if kind == "rms_norm":
+            more = {"norm": self.norm.tolist(), "eps": EPS}
+        elif kind == "silu_mul":
+            more = {"up": poisoned(self.up[rows])}
+        bias = self.bias.tolist()
+        _native.linear(poisoned(self.x[rows]), self.weight.matrix, bias, out.rows, pool, add=add, **more)
+        return out.result()
+
+
+@pytest.mark.parametrize(("isa", "dtype"), PATH_AND_DTYPE)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_are_those_of_the_ops_apart(
+    isa: str, dtype: str, shape: tuple[int, int], kind: str, pools: list[Any]
+) -> None:
+    """For any number of rows and threads. Nothing is read or written outside the operands."""
+    case = Case(shape, isa, dtype)
+    whole = case.apart(kind, np.arange(512), pools[0])
+    assert np.isfinite(whole).all()
+    for count in ROWS:
+        rows = np.random.default_rng(count).permutation(512)[:count]
+        for add in (False, True):
+            expected = case.there[rows] + whole[rows] if add else whole[rows]
+            assert np.array_equal(case.joined(kind, rows, pools[count % 3], add=add), expected)
+
+
+def refused(match: str, call: Callable[[], None]) -> None:
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+def test_inputs_that_do_not_fit_are_refused(pools: list[Any]) -> None:
+    weight = Weight(3, 4, PATHS[0], "float32")
+    x, out = np.ones((2, 4), np.float32), np.ones((2, 3), np.float32)
+
+    def call(**more: Any) -> Callable[[], None]:
+        return lambda: _native.linear(x, weight.matrix, [], out, pools[0], **more)
+
+    refused("norm must hold k values", call(norm=[1.0] * 3))
+    refused("up must have the shape of x", call(up=np.ones((2, 3), np.float32)))
+    refused("up must have the shape of x", call(up=np.ones((1, 4), np.float32)))
+    refused("up does not go with a norm", call(up=x, norm=[1.0] * 4))
+    assert (out == 1).all()
