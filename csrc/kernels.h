@@ -180,6 +180,8 @@ struct Kernels {
     void (*rotary)(const RowArgs&, ThreadPool&);
     // Runs independent chains of the multiply-add that `linear` uses, and returns the floating-point operations done.
     double (*dot_chains)(bool bf16, int64_t steps, float* result);
+    // `rotary` of query and key, then `write_kv`, token by token.
+    void (*rotary_write_kv)(const RowArgs& query, const RowArgs& key, const WriteKVArgs& kv, ThreadPool&);
 };
 
 namespace portable {

@@ -64,10 +64,21 @@ struct Program::Rope {
 
 // In the order of Op::Kind.
 constexpr const char* kOpNames[] = {"embedding", "rms_norm", "linear", "rotary", "write_kv",
-                                    "attention", "silu_mul", "add",    "select"};
+                                    "rotary_write_kv", "attention", "silu_mul", "add", "select"};
 
 struct Program::Op {
-    enum class Kind { kEmbedding, kRmsNorm, kLinear, kRotary, kWriteKV, kAttention, kSiluMul, kAdd, kSelect } kind;
+    enum class Kind {
+        kEmbedding,
+        kRmsNorm,
+        kLinear,
+        kRotary,
+        kWriteKV,
+        kRotaryWriteKV,
+        kAttention,
+        kSiluMul,
+        kAdd,
+        kSelect
+    } kind;
     View x{};
     View y{};
     View out{};
@@ -194,32 +205,50 @@ void Program::linear_add(ProductInput input, const Matrix& weight, std::vector<f
     add_product(std::move(input), weight, std::move(bias), into, true);
 }
 
-void Program::rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position) {
-    check_rows("x", x, false);
-    if (head_dim < 1 || x.width % head_dim || int64_t(inv_freq.size()) * 2 > head_dim)
+void Program::check_rotary(const char* name, const View& x, size_t half, int64_t head_dim) const {
+    check_rows(name, x, false);
+    if (head_dim < 1 || x.width % head_dim || int64_t(half) * 2 > head_dim)
         refuse("head_dim", "does not fit the width and the frequencies");
+}
+
+Program::Rope* Program::rope_of(std::vector<double> inv_freq, double scale, int64_t max_position) {
     if (max_position < 1) refuse("max_position", "must be positive");
-    Rope* rope = nullptr;
+    max_seq_len_ = std::min(max_seq_len_, max_position);
     for (auto& known : ropes_)
         if (known->inv_freq == inv_freq && known->scale == scale && known->max_position == max_position)
-            rope = known.get();
-    if (rope == nullptr) {
-        ropes_.push_back(std::make_unique<Rope>(Rope{std::move(inv_freq), scale, max_position, {}}));
-        rope = ropes_.back().get();
-    }
-    max_seq_len_ = std::min(max_seq_len_, max_position);
+            return known.get();
+    ropes_.push_back(std::make_unique<Rope>(Rope{std::move(inv_freq), scale, max_position, {}}));
+    return ropes_.back().get();
+}
+
+void Program::rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position) {
+    check_rotary("x", x, inv_freq.size(), head_dim);
     Op op{Op::Kind::kRotary};
-    op.x = x, op.head_dim = head_dim, op.rope = rope;
+    op.x = x, op.head_dim = head_dim, op.rope = rope_of(std::move(inv_freq), scale, max_position);
     ops_.push_back(std::move(op));
 }
 
-void Program::write_kv(int layer, View key, View value) {
+void Program::check_written(int layer, const View& key, const View& value) {
     check_rows("key", key, false), check_rows("value", value, false);
     const int64_t width = int64_t{kv_.num_kv_heads} * kv_.head_dim;
     if (key.width != width || value.width != width) refuse("key, value", "must be num_kv_heads * head_dim wide");
     reach_back(layer, 1);
+}
+
+void Program::write_kv(int layer, View key, View value) {
+    check_written(layer, key, value);
     Op op{Op::Kind::kWriteKV};
     op.x = key, op.y = value, op.layer = layer;
+    ops_.push_back(std::move(op));
+}
+
+void Program::rotary_write_kv(View query, View key, std::vector<double> inv_freq, double scale, int64_t head_dim,
+                              int64_t max_position, int layer, View value) {
+    check_rotary("query", query, inv_freq.size(), head_dim), check_rotary("key", key, inv_freq.size(), head_dim);
+    check_written(layer, key, value);
+    Op op{Op::Kind::kRotaryWriteKV};
+    op.x = key, op.y = value, op.out = query, op.layer = layer;
+    op.head_dim = head_dim, op.rope = rope_of(std::move(inv_freq), scale, max_position);
     ops_.push_back(std::move(op));
 }
 
@@ -321,6 +350,15 @@ void Program::multiply(const Op& op, int num_rows) {
     kernels_.linear(args, pool_);
 }
 
+RowArgs Program::rotary_rows(const Op& op, const View& x, const StepInput& in) const {
+    RowArgs rows{};
+    rows.x = op.rope->table.data(), rows.index = in.positions;
+    rows.out = at(x), rows.out_stride = slots_[size_t(x.slot)].width;
+    rows.num_rows = int(rows_of(x.slot, in)), rows.width = int(x.width);
+    rows.head_dim = int(op.head_dim), rows.rotary_half = int(op.rope->inv_freq.size());
+    return rows;
+}
+
 void Program::execute(const Op& op, const StepInput& in) {
     const auto stride = [&](const View& view) { return slots_[size_t(view.slot)].width; };
     RowArgs rows{};
@@ -329,6 +367,8 @@ void Program::execute(const Op& op, const StepInput& in) {
     rows.out = at(op.out), rows.out_stride = stride(op.out);
     rows.num_rows = int(rows_of(op.out.slot, in));
     rows.width = int(op.x.width);
+    const WriteKVArgs written{&kv_,          op.layer,     rows.x,             rows.x_stride,      rows.y,
+                              rows.y_stride, in.positions, token_rows_.data(), int(in.num_tokens)};
     switch (op.kind) {
         case Op::Kind::kEmbedding:
             return kernels_.embedding(
@@ -337,9 +377,7 @@ void Program::execute(const Op& op, const StepInput& in) {
         case Op::Kind::kLinear:
             return multiply(op, rows.num_rows);
         case Op::Kind::kWriteKV:
-            return kernels_.write_kv({&kv_, op.layer, rows.x, rows.x_stride, rows.y, rows.y_stride, in.positions,
-                                      token_rows_.data(), int(in.num_tokens)},
-                                     pool_);
+            return kernels_.write_kv(written, pool_);
         case Op::Kind::kAttention:
             return kernels_.attention(
                 {&kv_, op.layer, rows.x, rows.x_stride, rows.out, rows.out_stride, int(op.x.width / kv_.head_dim),
@@ -350,10 +388,9 @@ void Program::execute(const Op& op, const StepInput& in) {
             rows.weight = op.vector.data(), rows.eps = op.number;
             return kernels_.rms_norm(rows, pool_);
         case Op::Kind::kRotary:
-            rows.out = at(op.x), rows.out_stride = stride(op.x), rows.num_rows = int(rows_of(op.x.slot, in));
-            rows.x = op.rope->table.data(), rows.index = in.positions;
-            rows.head_dim = int(op.head_dim), rows.rotary_half = int(op.rope->inv_freq.size());
-            return kernels_.rotary(rows, pool_);
+            return kernels_.rotary(rotary_rows(op, op.x, in), pool_);
+        case Op::Kind::kRotaryWriteKV:
+            return kernels_.rotary_write_kv(rotary_rows(op, op.out, in), rotary_rows(op, op.x, in), written, pool_);
         case Op::Kind::kSiluMul:
             return kernels_.silu_mul(rows, pool_);
         case Op::Kind::kAdd:

@@ -82,6 +82,8 @@ class Program {
     void linear_add(ProductInput input, const Matrix& weight, std::vector<float> bias, View into);  // adds to it
     void rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position);
     void write_kv(int layer, View key, View value);
+    void rotary_write_kv(View query, View key, std::vector<double> inv_freq, double scale, int64_t head_dim,
+                         int64_t max_position, int layer, View value);  // rotary of both, then write_kv
     void attention(int layer, View query, float scale, int window, int out);
     void silu_mul(View gate, View up, int out);
     void add(View x, View y);  // into x
@@ -126,6 +128,10 @@ class Program {
     void check_product(const ProductInput& input, const Matrix& weight, const std::vector<float>& bias) const;
     void add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out, bool add);
     void reach_back(int layer, int32_t window);
+    void check_rotary(const char* name, const View& x, size_t half, int64_t head_dim) const;
+    void check_written(int layer, const View& key, const View& value);
+    Rope* rope_of(std::vector<double> inv_freq, double scale, int64_t max_position);
+    RowArgs rotary_rows(const Op& op, const View& x, const StepInput& input) const;
     void prepare(const StepInput& input);
     void release_unselected(int64_t num_selected);
     float* at(const View& view) const;

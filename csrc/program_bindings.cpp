@@ -186,6 +186,12 @@ void bind_program(nb::module_& m) {
                 int64_t max_position) { self.rotary(view(x), std::move(inv_freq), scale, head_dim, max_position); })
         .def("write_kv", [](Program& self, int layer, const ViewTuple& key,
                             const ViewTuple& value) { self.write_kv(layer, view(key), view(value)); })
+        .def("rotary_write_kv",
+             [](Program& self, const ViewTuple& query, const ViewTuple& key, std::vector<double> inv_freq, double scale,
+                int64_t head_dim, int64_t max_position, int layer, const ViewTuple& value) {
+                 self.rotary_write_kv(view(query), view(key), std::move(inv_freq), scale, head_dim, max_position, layer,
+                                      view(value));
+             })
         .def("attention", [](Program& self, int layer, const ViewTuple& query, float scale, int window,
                              int out) { self.attention(layer, view(query), scale, window, out); })
         .def("silu_mul", [](Program& self, const ViewTuple& gate, const ViewTuple& up,

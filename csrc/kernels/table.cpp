@@ -32,6 +32,7 @@ const Kernels table = {
     select,
     rotary,
     dot_chains,
+    rotary_write_kv,
 };
 
 }  // namespace octavo::OCTAVO_ISA

@@ -2,11 +2,12 @@
 #include "kv_layout.h"
 #include "ops.h"
 #include "quantise.h"
+#include "rows.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-constexpr int kTokensPerTile = 32;
+constexpr int kTokensPerTile = 4;  // a microsecond or two
 
 void write_bf16(const KVPool& kv, uint16_t* keys, int offset, const float* key, const float* value) {
     const int64_t block_size = kv.block_size;
@@ -73,7 +74,29 @@ void write_tile(void* context, int64_t tile, int) {
     for (int token = begin; token < end; ++token) write_token(args, token);
 }
 
+struct RotaryJob {
+    const RowArgs* query;
+    const RowArgs* key;
+    const WriteKVArgs* kv;
+};
+
+void rotate_and_write_tile(void* context, int64_t tile, int) {
+    const RotaryJob& job = *static_cast<const RotaryJob*>(context);
+    const int begin = int(tile) * kTokensPerTile, num_tokens = job.kv->num_tokens;
+    const int end = begin + kTokensPerTile < num_tokens ? begin + kTokensPerTile : num_tokens;
+    for (int token = begin; token < end; ++token) {
+        rotate_row(*job.query, token);
+        rotate_row(*job.key, token);
+        write_token(*job.kv, token);
+    }
+}
+
 }  // namespace
+
+void rotary_write_kv(const RowArgs& query, const RowArgs& key, const WriteKVArgs& kv, ThreadPool& pool) {
+    RotaryJob job{&query, &key, &kv};
+    pool.parallel_for((kv.num_tokens + kTokensPerTile - 1) / kTokensPerTile, rotate_and_write_tile, &job);
+}
 
 void write_kv(const WriteKVArgs& args, ThreadPool& pool) {
     const int tiles = (args.num_tokens + kTokensPerTile - 1) / kTokensPerTile;

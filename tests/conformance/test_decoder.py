@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 
+from octavo.backends import cpu
 from octavo.backends.protocol import RopeParams
 from octavo.models.decoder import DecoderWeights, LayerWeights, decoder
 from octavo.models.families import decoder_spec
@@ -116,3 +117,17 @@ def test_bits_of_a_row_are_its_own(way: Way, kv_dtype: str) -> None:
         ):
             assert np.array_equal(found, expected), f"row {row} with {settings}"
     single.close(), double.close()
+
+
+@pytest.mark.parametrize("way", ways(CPU_WAYS))
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_joined_ops_change_no_bit(way: Way, kv_dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = way.open(num_threads=2)
+    for steps in (together(LENGTHS, 64), whole(LENGTHS)):
+        joined = logits(backend, steps, kv_dtype=kv_dtype)
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu, "fuse", lambda calls, result: calls)
+            apart = logits(backend, steps, kv_dtype=kv_dtype)
+        for found, expected in zip(joined, apart, strict=True):
+            assert np.array_equal(found, expected)
+    backend.close()

@@ -64,9 +64,10 @@ def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> 
     )
     result = decoder(spec, DecoderWeights(embedding=TABLE, layers=[layer], norm=NORM, head=TABLE))(recorder)
     calls = fuse(recorder.calls, result)
-    assert [call.method for call in calls if call.method not in ("rotary", "write_kv")] == [
+    assert [call.method for call in calls] == [
         "embedding",
         "rms_norm_linear",
+        "rotary_write_kv",
         "attention",
         "linear_add",
         "rms_norm_linear",
@@ -155,6 +156,23 @@ def test_a_sum_into_a_part_is_joined() -> None:
         return ops.silu_mul(left, ops.add(right, y))
 
     assert methods(build) == ["embedding", "linear", "embedding", "linear_add", "silu_mul"]
+
+
+def test_only_the_key_that_was_rotated_with_its_query_is_written_with_them() -> None:
+    other_rope = RopeParams(inv_freq=(1.0, 0.1), max_position=63)
+
+    def build(key_rope: RopeParams, write: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Callable[[Any], Any]:
+        def record(ops: Any) -> Any:
+            query, key, value = ops.split(ops.embedding(Shape(11, 16)), (8, 4, 4))
+            query, key = ops.rotary(query, ROPE, 4), ops.rotary(key, key_rope, 4)
+            ops.write_kv(0, *write(query, key, value))
+            return ops.paged_attention(0, query, scale=0.5)
+
+        return record
+
+    assert methods(build(ROPE, lambda q, k, v: (k, v)))[1:-1] == ["rotary_write_kv"]
+    assert methods(build(ROPE, lambda q, k, v: (v, k)))[1:-1] == ["rotary", "rotary", "write_kv"]
+    assert methods(build(other_rope, lambda q, k, v: (k, v)))[1:-1] == ["rotary", "rotary", "write_kv"]
 
 
 # --- what the native program refuses ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ else. Only neighbours are joined, so that nothing can have happened between them
     rms_norm, linear            rms_norm_linear: rows are normalised while they are converted for the product
     silu_mul, linear            silu_mul_linear
     any of these linears, add   ..._add: the product is added where it belongs instead of being stored
+    rotary, rotary, write_kv    rotary_write_kv: query and key of a token are rotated, and the key stored, at once
 """
 
 from __future__ import annotations
@@ -96,4 +97,18 @@ def _epilogue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join |
     return 1, Call(f"{product.method}_add", None, (*product.arguments, x))
 
 
-_RULES: tuple[Callable[[list[Call], Call, Counter[int]], Join | None], ...] = (_prologue, _epilogue)
+def _rotate_and_write(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
+    if call.method != "write_kv" or [other.method for other in before[-2:]] != ["rotary", "rotary"]:
+        return None
+    (query, *rope), (rotated, *same_rope) = (other.arguments for other in before[-2:])
+    layer, key, value = call.arguments
+    if rope != same_rope or (key.root, key.offset, key.width) != (rotated.root, rotated.offset, rotated.width):
+        return None
+    return 2, Call("rotary_write_kv", None, (query, key, *rope, layer, value))
+
+
+_RULES: tuple[Callable[[list[Call], Call, Counter[int]], Join | None], ...] = (
+    _prologue,
+    _epilogue,
+    _rotate_and_write,
+)
