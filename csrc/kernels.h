@@ -1,7 +1,7 @@
 // The table of kernels: one per instruction set, chosen once at run time.
 //
 // Arguments are plain structs, declared here, so that the callers (program.cpp, sample.cpp) never include an
-// instruction set's headers. Each kernel does one *tile*: threads take tiles from a counter, and no sum is ever split
+// instruction set's headers. Work is cut into *tiles* that threads take (parallel.h), and no sum is ever split
 // over tiles, so results do not depend on the number of threads.
 #pragma once
 

@@ -63,8 +63,8 @@ struct Program::Rope {
 };
 
 // In the order of Op::Kind.
-constexpr const char* kOpNames[] = {"embedding", "rms_norm", "linear", "rotary", "write_kv",
-                                    "rotary_write_kv", "attention", "silu_mul", "add", "select"};
+constexpr const char* kOpNames[] = {"embedding",       "rms_norm",  "linear",   "rotary", "write_kv",
+                                    "rotary_write_kv", "attention", "silu_mul", "add",    "select"};
 
 struct Program::Op {
     enum class Kind {
@@ -367,8 +367,15 @@ void Program::execute(const Op& op, const StepInput& in) {
     rows.out = at(op.out), rows.out_stride = stride(op.out);
     rows.num_rows = int(rows_of(op.out.slot, in));
     rows.width = int(op.x.width);
-    const WriteKVArgs written{&kv_,          op.layer,     rows.x,             rows.x_stride,      rows.y,
-                              rows.y_stride, in.positions, token_rows_.data(), int(in.num_tokens)};
+    const WriteKVArgs written{&kv_,
+                              op.layer,
+                              rows.x,
+                              rows.x_stride,
+                              rows.y,
+                              rows.y_stride,
+                              in.positions,
+                              token_rows_.data(),
+                              int(in.num_tokens)};
     switch (op.kind) {
         case Op::Kind::kEmbedding:
             return kernels_.embedding(

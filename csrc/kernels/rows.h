@@ -103,7 +103,8 @@ inline int input_rows_per_tile(const LinearArgs& args) {
     return int(elements > args.k ? elements / args.k : 1);
 }
 
-// Calls convert(args, row, tile) for each row that `args` takes, on all threads. There are at most as many tiles as rows.
+// Calls convert(args, row, tile) for each row that `args` takes, on all threads. There are at most as many tiles as
+// rows.
 using ConvertRow = void (*)(const LinearArgs& args, int row, int tile);
 void convert_rows(const LinearArgs& args, ConvertRow convert, ThreadPool& pool);
 
