@@ -96,6 +96,7 @@ def test_formats_are_combined_and_float32_comes_first() -> None:
     parser = Parser("octavo bench quality", "")
     bench_quality.add_arguments(parser)
     args = parser.parse(["m", "--dtype", "bfloat16", "float32", "--kv-cache-dtype", "float32", "int8"])
+    assert {one["quantization"] for one in combinations(args)} == {"none"}
     found = [(one["dtype"], one["kv_cache_dtype"]) for one in combinations(args)]
     assert found == [("float32", "float32"), ("bfloat16", "float32"), ("bfloat16", "int8"), ("float32", "int8")]
     assert isinstance(args, argparse.Namespace)
@@ -139,3 +140,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert abs(math.expm1(exact["nats_per_token"] - NATS_BY_TRANSFORMERS[64, 32])) < 1e-5
     assert (bfloat16["weights"], bfloat16["kv"], int8["kv"]) == ("bfloat16", "bfloat16", "int8")
     assert 0 < bfloat16["mean_abs_dlogprob"] < int8["mean_abs_dlogprob"] < 0.2 and int8["top1_agreement"] > 0.9
+
+
+def test_fewer_bits_cost_more(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    words = ["--window", "64", "--dtype", "float32", "--quantization", "int8", "int4", "--num-blocks", "200"]
+    save = ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "q.json"]
+    assert main(["bench", "quality", str(TINYSTORIES), "--text", str(text), *words, *save]) == 0
+    exact, int8, int4 = json.loads((tmp_path / "q.json").read_text())["formats"]
+    assert [one["quantization"] for one in (exact, int8, int4)] == ["none", "int8", "int4"]
+    assert exact["weights"] == "float32" != int8["weights"] != int4["weights"]
+    assert 0 < int8["mean_abs_dlogprob"] < 0.5 * int4["mean_abs_dlogprob"], "four bits of sixteen times the step"
+    assert int8["top1_agreement"] > int4["top1_agreement"] > 0.5
