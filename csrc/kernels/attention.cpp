@@ -8,7 +8,7 @@
 // Work. A *tile* is a stretch of a sequence's new tokens for one KV head. Threads take *entries*: a tile for some KV
 // heads, or, where tiles are too few or too uneven for the threads, one head and some of its pieces; those leave their
 // pieces unjoined in scratch memory, and a second loop joins them.
-#include "attention_rows.h"
+#include "attention_values.h"
 #include "ops.h"
 #include "quantise.h"
 
@@ -98,7 +98,7 @@ void locate(const AttentionArgs& a, int seq, int head, int piece, int lo, int hi
     const KVPool& kv = *a.kv;
     const int32_t* table = table_row(kv, a.layer, a.batch_rows[seq]);
     const int run_length = min_int(kv.block_size, kPiece);
-    const int64_t item = element_bytes(kv.dtype), step_item = step_item_bytes(kv.dtype);
+    const int64_t item = element_bytes(kv.dtype);
     const int64_t run_offset = int64_t{piece} * kPiece % kv.block_size;  // 0 unless blocks are longer than a piece
     const int first_run = lo / run_length, last_run = (hi - 1) / run_length;
     view->lo = lo;
@@ -106,7 +106,7 @@ void locate(const AttentionArgs& a, int seq, int head, int piece, int lo, int hi
     for (int i = first_run; i <= last_run; ++i) {
         const int64_t token = int64_t{piece} * kPiece + i * run_length;
         const uint8_t* keys = head_keys(kv, table[token / kv.block_size], a.layer, head);
-        view->key_runs[i] = keys + run_offset * step_item;
+        view->key_runs[i] = keys;
         view->value_runs[i] = keys + (head_elements(kv) + run_offset * kv.head_dim) * item;
         view->scale_runs[i] = keys - scale_bytes(kv) + run_offset * 4;
     }
@@ -115,13 +115,14 @@ void locate(const AttentionArgs& a, int seq, int head, int piece, int lo, int hi
     for (int i = last_run + 1; i < num_runs; ++i) view->value_runs[i] = view->value_runs[last_run];
     if (kv.block_size < VF::W) return;
 
-    view->step_bytes = kv.block_size * step_item;
-    const int64_t tail = int64_t{kv.head_dim / 2} * view->step_bytes;
+    const int64_t strip = strip_length(kv), step_item = step_item_bytes(kv.dtype);
+    view->step_bytes = strip * step_item;
     for (int v = 0; v < kVectors; ++v) {
         const int t = min_int(max_int(v, lo / VF::W), (hi - 1) / VF::W) * VF::W;
-        const uint8_t* run = view->key_runs[t / run_length];
-        view->keys[v] = run + t % run_length * step_item;
-        view->tails[v] = run - run_offset * step_item + tail + (run_offset + t % run_length) * step_item / 2;
+        const int64_t offset = run_offset + t % run_length, place = offset % strip;
+        const uint8_t* keys = view->key_runs[t / run_length] + (offset - place) * kv.head_dim * item;
+        view->keys[v] = keys + place * step_item;
+        view->tails[v] = keys + kv.head_dim / 2 * view->step_bytes + place * step_item / 2;
     }
 }
 
@@ -228,10 +229,11 @@ void prepare_query(const HeadTile& tile) {
         }
 #if defined(OCTAVO_ISA_avx512)
         if (kv.dtype == KVDtype::kBFloat16) {
-            for (int d = 0; d < kv.head_dim; d += 2) {
-                const uint16_t second = d + 1 < kv.head_dim ? float_to_bf16(q[d + 1]) : uint16_t{0};
-                const uint16_t pair[2] = {float_to_bf16(q[d]), second};
-                std::memcpy(to + d / 2 * rows, pair, 4);
+            for (int d = 0; d < kv.head_dim; d += VF::W) {
+                const int n = min_int(VF::W, kv.head_dim - d);
+                uint16_t rounded[VF::W];
+                VF::load_n(q + d, n).store_bf16(rounded);
+                for (int i = 0; i < n; i += 2, to += rows) std::memcpy(to, rounded + i, 4);
             }
             continue;
         }
@@ -242,30 +244,21 @@ void prepare_query(const HeadTile& tile) {
 
 // Joins the pieces of rows [first, first + count) to what the tile holds, or stores them apart.
 template <KVDtype D, bool PREFETCH>
-void weigh_and_join(const HeadTile& tile, const PieceView& view, const PieceView* next, int piece, int first, int count,
-                    const float* piece_max, const float* piece_sum) {
+void weigh_and_join(const HeadTile& tile, const PieceView& view, const PieceView* next, const Sight& sight, int piece,
+                    int first, int count, const float* piece_max, const float* piece_sum) {
     const KVPool& kv = *tile.job->args->kv;
     const ValueShape shape{min_int(kv.block_size, kPiece), kv.head_dim};
-    const bool apart = tile.entry->partial >= 0;
-    Joint joint;
-    if (apart) {
+    if (tile.entry->partial >= 0) {
         for (int r = 0; r < count; ++r) {
             tile.slot(first + r, piece)[0] = piece_max[r];
             tile.slot(first + r, piece)[1] = piece_sum[r];
         }
+        const Target target{tile.slot(first, piece) + kSlotHeader, tile.job->slot_floats, nullptr, nullptr};
+        weigh_rows<D, PREFETCH>(count, view, next, shape, sight, tile.w.scores, target);
     } else {
-        joint = join(tile.w.row_max + first, tile.w.row_sum + first, piece_max, piece_sum, count);
-    }
-    // Rows with one range of tokens go together. Nothing beyond a row's own range is touched: not even 0 * infinity.
-    for (int r = 0, n; r < count; r += n) {
-        const int lo = tile.lo(first + r, piece), hi = tile.hi(first + r, piece);
-        for (n = 1; r + n < count; ++n)
-            if (tile.lo(first + r + n, piece) != lo || tile.hi(first + r + n, piece) != hi) break;
-        const float* p = tile.w.scores + r * kPiece;
-        const Target target =
-            apart ? Target{tile.slot(first + r, piece) + kSlotHeader, tile.job->slot_floats, nullptr, nullptr}
-                  : Target{tile.w.out + int64_t{first + r} * kv.head_dim, kv.head_dim, joint.keep + r, joint.add + r};
-        weigh_rows<D, PREFETCH>(n, view, next, shape, lo, hi, p, target);
+        const Joint joint = join(tile.w.row_max + first, tile.w.row_sum + first, piece_max, piece_sum, count);
+        const Target target{tile.w.out + int64_t{first} * kv.head_dim, kv.head_dim, joint.keep, joint.add};
+        weigh_rows<D, PREFETCH>(count, view, next, shape, sight, tile.w.scores, target);
     }
 }
 
@@ -273,16 +266,23 @@ void weigh_and_join(const HeadTile& tile, const PieceView& view, const PieceView
 template <KVDtype D, bool PREFETCH>
 void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* next, int piece, int first, int count) {
     const AttentionArgs& a = *tile.job->args;
-    const int lo = tile.lo(first, piece), hi = tile.hi(first + count - 1, piece);
-    const int end = (hi + VF::W - 1) / VF::W;
+    Sight sight;
+    for (int r = 0; r < count; ++r) sight.add(r, tile.lo(first + r, piece), tile.hi(first + r, piece));
     const QueryRows query{tile.w.query + first, tile.w.query_scales + first, tile.num_rows};
-    for (int v = lo / VF::W / kKeyVectors * kKeyVectors; v < end; v += kKeyVectors)
-        score_rows<D, PREFETCH>(count, view, next, v, a.kv->head_dim, query, tile.w.scores);
+    score_rows<D, PREFETCH>(count, view, next, sight.any_lo, sight.any_hi, a.kv->head_dim, query, tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];
-    for (int r = 0; r < count; ++r)
-        softmax<D>(view, tile.w.scores + r * kPiece, tile.lo(first + r, piece), tile.hi(first + r, piece),
-                   a.scale * 1.44269504f, piece_max[r], piece_sum[r]);
-    weigh_and_join<D, PREFETCH>(tile, view, next, piece, first, count, piece_max, piece_sum);
+    const float factor = a.scale * 1.44269504f;
+    for (int r = 0; r < count; ++r) {
+        float* scores = tile.w.scores + r * kPiece;
+#if defined(OCTAVO_ISA_avx512)
+        if constexpr (dots_values(D)) {
+            softmax_bf16(scores, sight.lo[r], sight.hi[r], factor, piece_max[r], piece_sum[r]);
+            continue;
+        }
+#endif
+        softmax<D>(view, scores, sight.lo[r], sight.hi[r], factor, piece_max[r], piece_sum[r]);
+    }
+    weigh_and_join<D, PREFETCH>(tile, view, next, sight, piece, first, count, piece_max, piece_sum);
 }
 
 // All rows that see something of a piece; the first few fetch the next piece.

@@ -4,10 +4,12 @@
 // int8 the scales of both before them:
 //   scales, int8:   [2][block_size] float32, the keys' and the values'. Before the data, as one walks a block forward;
 //                   both together, so that keys and values begin at whole cache lines for the usual shapes
-//   keys, float32:  [head_dim][block_size]: one vector holds one dim of neighbouring tokens
-//   keys, bfloat16: [head_dim / 2][block_size][2]: the same for a pair of dims, as the bf16 dot instruction wants them;
-//                   the last dim of an odd head_dim follows as [block_size]
-//   keys, int8:     as in bfloat16
+//   keys:           in strips of 16 neighbouring tokens (all, in a shorter block), one strip after the other, so that a
+//                   piece of the sequence is read forward whatever the size of blocks. Within a strip
+//     float32:      [head_dim][strip]: one vector holds one dim of neighbouring tokens
+//     bfloat16:     [head_dim / 2][strip][2]: the same for a pair of dims, as the bf16 dot instruction wants them; the
+//                   last dim of an odd head_dim follows as [strip]
+//     int8:         as in bfloat16
 //   values:         [block_size][head_dim]
 // So a score is computed for a vector of tokens at once without adding lanes, and a weighted value for a vector of
 // dims.
@@ -27,6 +29,9 @@ constexpr bool pairs_dims(KVDtype dtype) { return dtype != KVDtype::kFloat32; }
 
 // A *step* of the keys is a dim, or a pair of dims: this many bytes per token.
 constexpr int64_t step_item_bytes(KVDtype dtype) { return dtype == KVDtype::kInt8 ? 2 : 4; }
+
+// Tokens of a strip of keys; at least the lanes of a vector, unless blocks are shorter.
+inline int strip_length(const KVPool& kv) { return kv.block_size < 16 ? kv.block_size : 16; }
 
 // Scales of one head of one block, in bytes.
 inline int64_t scale_bytes(const KVPool& kv) {

@@ -9,14 +9,23 @@ namespace {
 
 constexpr int kTokensPerTile = 4;  // a microsecond or two
 
+// First key element of the strip that holds the token at `offset` of a block, and the token's place in it.
+struct Strip {
+    int64_t begin, length, place;
+    Strip(const KVPool& kv, int offset) : length(strip_length(kv)), place(offset % length) {
+        begin = (offset - place) * kv.head_dim;
+    }
+};
+
 void write_bf16(const KVPool& kv, uint16_t* keys, int offset, const float* key, const float* value) {
-    const int64_t block_size = kv.block_size;
+    const Strip strip(kv, offset);
     const int pairs = kv.head_dim / 2;
+    uint16_t* to = keys + strip.begin;
     for (int i = 0; i < pairs; ++i) {
         const uint16_t pair[2] = {float_to_bf16(key[2 * i]), float_to_bf16(key[2 * i + 1])};
-        std::memcpy(keys + (i * block_size + offset) * 2, pair, 4);
+        std::memcpy(to + (i * strip.length + strip.place) * 2, pair, 4);
     }
-    if (kv.head_dim % 2) keys[pairs * block_size * 2 + offset] = float_to_bf16(key[2 * pairs]);
+    if (kv.head_dim % 2) to[pairs * strip.length * 2 + strip.place] = float_to_bf16(key[2 * pairs]);
     uint16_t* values = keys + head_elements(kv) + int64_t{offset} * kv.head_dim;
     int d = 0;
     for (; d + VF::W <= kv.head_dim; d += VF::W) VF::load(value + d).store_bf16(values + d);
@@ -24,23 +33,27 @@ void write_bf16(const KVPool& kv, uint16_t* keys, int offset, const float* key, 
 }
 
 void write_int8(const KVPool& kv, int8_t* keys, int offset, const float* key, const float* value) {
-    const int64_t block_size = kv.block_size;
+    const Strip strip(kv, offset);
     const float scales[2] = {integer_scale(key, kv.head_dim, 127.0f), integer_scale(value, kv.head_dim, 127.0f)};
-    for (int64_t i = 0; i < 2; ++i) std::memcpy(keys - scale_bytes(kv) + (i * block_size + offset) * 4, scales + i, 4);
+    for (int64_t i = 0; i < 2; ++i)
+        std::memcpy(keys - scale_bytes(kv) + (i * kv.block_size + offset) * 4, scales + i, 4);
+    int8_t* to = keys + strip.begin;
     int8_t* values = keys + head_elements(kv) + int64_t{offset} * kv.head_dim;
     for (int d = 0; d < kv.head_dim; d += VF::W) {
         const int count = kv.head_dim - d < VF::W ? kv.head_dim - d : VF::W;
         int8_t stored[VF::W];
         quantise(key + d, count, scales[0], 127.0f, stored);
-        for (int i = 0; i + 1 < count; i += 2) std::memcpy(keys + (d + i) * block_size + offset * 2, stored + i, 2);
-        if (count % 2) keys[(d + count - 1) * block_size + offset] = stored[count - 1];
+        for (int i = 0; i + 1 < count; i += 2)
+            std::memcpy(to + (d + i) * strip.length + strip.place * 2, stored + i, 2);
+        if (count % 2) to[(d + count - 1) * strip.length + strip.place] = stored[count - 1];
         quantise(value + d, count, scales[1], 127.0f, stored);
         std::memcpy(values + d, stored, size_t(count));
     }
 }
 
 void write_f32(const KVPool& kv, float* keys, int offset, const float* key, const float* value) {
-    for (int d = 0; d < kv.head_dim; ++d) keys[int64_t{d} * kv.block_size + offset] = key[d];
+    const Strip strip(kv, offset);
+    for (int d = 0; d < kv.head_dim; ++d) keys[strip.begin + d * strip.length + strip.place] = key[d];
     std::memcpy(keys + head_elements(kv) + int64_t{offset} * kv.head_dim, value, size_t(kv.head_dim) * 4);
 }
 

@@ -156,8 +156,28 @@ class PagedSequences:
         # The bf16 dot instruction takes bf16 queries; the other paths keep them in float32.
         return round_to_bfloat16(queries) if self.isa == "avx512" and self.dtype == "bfloat16" else queries
 
+    def dots_values(self) -> bool:
+        """Whether values are weighted by the bf16 dot instruction, which takes bf16 numerators."""
+        return self.isa == "avx512" and self.dtype == "bfloat16"
+
+    def numerators(self, scores: Array) -> Array:
+        """exp(scores) up to a factor per row; the bf16 dot instruction takes them rounded, relative to the greatest
+        of each 128 tokens."""
+        if not self.dots_values():
+            return np.asarray(np.exp(scores - scores.max(axis=-1, keepdims=True)))
+        weights = np.zeros_like(scores)
+        top = scores.max(axis=-1, keepdims=True)
+        for begin in range(0, scores.shape[-1], 128):
+            piece = scores[..., begin : begin + 128]
+            piece_top = piece.max(axis=-1, keepdims=True)
+            piece_top = np.where(np.isneginf(piece_top), top, piece_top)
+            rounded = round_to_bfloat16(np.exp(piece - piece_top).astype(np.float32))
+            weights[..., begin : begin + 128] = rounded * np.exp(piece_top - top)
+        return weights
+
     def expect(self, row: int, queries: Array, num_heads: int, *, end: int | None = None, window: int = 0) -> Array:
-        """The textbook formula in float64 for the last tokens of the first `end` of a row."""
+        """The textbook formula in float64 for the last tokens of the first `end` of a row, roundings of the path
+        included."""
         end = self.lengths[row] if end is None else end
         group = num_heads // self.num_kv_heads
         shape = (-1, self.num_kv_heads, self.head_dim)
@@ -173,6 +193,6 @@ class PagedSequences:
         if window:
             hidden |= token <= position - window
         scores[:, hidden] = -np.inf
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = self.numerators(scores)
         weights /= weights.sum(axis=-1, keepdims=True)
         return np.einsum("hqk,khd->qhd", weights, values).reshape(len(queries), -1)

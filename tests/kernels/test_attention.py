@@ -30,8 +30,15 @@ SHAPES = [
 CONTEXTS = (1, 2, 7, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 513)
 
 
-def check(actual: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=4e-6)
+def check(s: PagedSequences, actual: np.ndarray, expected: np.ndarray) -> None:
+    error = np.abs(actual - expected)
+    close = error <= 4e-6 + 2e-5 * np.abs(expected)
+    if not s.dots_values():
+        assert close.all()
+    else:
+        # A numerator within float32's error of a border between two bfloat16 may fall on either side of it.
+        assert close.mean() > 0.8 or close.size < 4096
+        assert (error <= 2**-8 * max(1, np.abs(expected).max())).all()
 
 
 @pytest.mark.parametrize("isa", PATHS)
@@ -43,7 +50,7 @@ def test_decode_matches_float64(isa: str, dtype: str, shape: tuple[int, int, int
     queries = [s.queries(row, heads * group)[-1:] for row in range(len(CONTEXTS))]
     outputs = s.attend(list(enumerate(queries)), heads * group)
     for row, (query, output) in enumerate(zip(queries, outputs, strict=True)):
-        check(output, s.expect(row, query, heads * group))
+        check(s, output, s.expect(row, query, heads * group))
 
 
 @pytest.mark.parametrize("isa", PATHS)
@@ -56,7 +63,7 @@ def test_chunks_match_float64(isa: str, dtype: str, shape: tuple[int, int, int, 
     s = PagedSequences(lengths, isa=isa, dtype=dtype, num_kv_heads=heads, head_dim=head_dim, block_size=block_size)
     chunks = [(row, s.queries(row, heads * group)[-count:]) for row, count in enumerate(new)]
     for (row, query), output in zip(chunks, s.attend(chunks, heads * group, window=window), strict=True):
-        check(output, s.expect(row, query, heads * group, window=window))
+        check(s, output, s.expect(row, query, heads * group, window=window))
 
 
 EQUALITY_SHAPES = [(3, 3, 64, 16), (2, 1, 80, 32), (1, 4, 7, 8), (2, 7, 16, 1)]
@@ -154,7 +161,7 @@ def test_extreme_scores(isa: str, dtype: str) -> None:
     s = PagedSequences([400], isa=isa, dtype=dtype)
     queries = s.queries(0, 4)[-3:] * np.float32(3000)
     (output,) = s.attend([(0, queries)], 4)
-    np.testing.assert_allclose(output, s.expect(0, queries, 4), rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(output, s.expect(0, queries, 4), rtol=2e-3, atol=4e-3 if s.dots_values() else 1e-3)
     (mean,) = s.attend([(0, queries * 0)], 4)
     np.testing.assert_allclose(mean, s.expect(0, queries * 0, 4), rtol=1e-5, atol=1e-6)
 
@@ -220,8 +227,10 @@ def test_int8_is_stored_value_by_value(isa: str, head_dim: int, block_size: int)
             data = np.frombuffer(block[head * record : (head + 1) * record], np.uint8)
             scales = data[: 8 * block_size].view(np.float32).reshape(2, block_size)[:, offset]
             keys, values = data[8 * block_size :].view(np.int8).reshape(2, -1)
-            pairs = keys[: head_dim // 2 * 2 * block_size].reshape(-1, block_size, 2)[:, offset].ravel()
-            tail = keys[len(pairs) * block_size :][offset : offset + 1]
+            strip = min(block_size, 16)
+            strip_keys = keys.reshape(-1, strip * head_dim)[offset // strip]
+            pairs = strip_keys[: head_dim // 2 * 2 * strip].reshape(-1, strip, 2)[:, offset % strip].ravel()
+            tail = strip_keys[len(pairs) * strip :][offset % strip :][:1]
             found = [np.concatenate([pairs, tail]), values.reshape(block_size, head_dim)[offset]]
             for (stored, scale), x, found_scale in zip(expected, found, scales, strict=True):
                 assert found_scale == scale[token, head, 0]

@@ -200,7 +200,7 @@ class CpuBackend:
     def describe(self) -> dict[str, str]:
         return {
             "kernel_path": self.isa,
-            "kv_layout_version": "1",  # of csrc/kernels/kv_layout.h
+            "kv_layout_version": "2",  # of csrc/kernels/kv_layout.h
             "num_threads": str(self._pool.size),
             "dtype": self.dtype,
             "arithmetic": _ARITHMETIC[self.isa, self.dtype],

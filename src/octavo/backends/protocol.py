@@ -191,8 +191,9 @@ class Ops(Protocol):
         `h // (num_heads // num_kv_heads)`. The new tokens' own KV is already written. A token at position p sees
         positions p - window + 1 .. p (all from 0 without a window). Table entries past a sequence's end, and entries
         wholly below the window, are not read. Scores, softmax and sums are float32; with KV in bfloat16 a back end may
-        round the query to bfloat16 first, always or never; with KV in int8, a head's query to a float32 scale times
-        integers of at most 16 bits. Returns `[T, num_heads * head_dim]`.
+        round the query to bfloat16 first, and the numerators of softmax before they weigh the values (their sum is
+        then that of the rounded ones, so that the weights still add to one), each always or never; with KV in int8, a
+        head's query to a float32 scale times integers of at most 16 bits. Returns `[T, num_heads * head_dim]`.
 
         Source: Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention", section 4.1.
         """
