@@ -221,6 +221,10 @@ def test_attention_over_written_kv(
     rounded = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int16"}[kv_dtype]
     if np.abs(found - exact).max() > np.abs(found - expected(rounded)).max():
         exact = expected(rounded)
+    if kv_dtype == "bfloat16" and not np.allclose(found, exact, rtol=2e-5, atol=5e-6):
+        # It may round the numerators of softmax too: each weight, and their sum, by at most 2^-9 of itself.
+        assert np.abs(found - exact).max() <= 2**-8 * np.abs(x).max()
+        return
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=5e-6)
 
 
