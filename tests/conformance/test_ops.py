@@ -313,7 +313,8 @@ def test_layers_do_not_share_memory(backend: Any, way: Way) -> None:
     query, *pairs = np.split(oracle.rounded(x, way.dtype), 7, axis=1)
     for t, rows in zip(tokens, found, strict=True):
         a, b, c = (oracle.attention(query[t], pairs[2 * i][t], pairs[2 * i + 1][t], 2, scale=0.5) for i in range(3))
-        np.testing.assert_allclose(rows, oracle.silu_mul(a + b, c), rtol=1e-4, atol=1e-5)
+        slack = 2**-7 if way.dtype == "bfloat16" else 1e-5  # for numerators that may be rounded
+        np.testing.assert_allclose(rows, oracle.silu_mul(a + b, c), rtol=1e-4, atol=slack)
 
 
 def test_more_tokens_than_compiled_for_are_refused(backend: Any) -> None:
