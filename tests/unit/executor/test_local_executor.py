@@ -57,7 +57,7 @@ def test_says_what_decides_the_bits_of_a_block() -> None:
         "weights": executor.info.extras["fingerprint"],
         "kv_dtype": "bfloat16",
         "block_size": 8,
-        "layout_version": 1,
+        "layout_version": 2,
         "kernel_path": "cpu/portable/float32",
     }
 
