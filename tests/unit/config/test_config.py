@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from octavo.config import CacheConfig, EngineConfig, ExecutionConfig, HTTPConfig, ModelConfig, SchedulerConfig
+from octavo.config import (
+    CacheConfig,
+    EngineConfig,
+    ExecutionConfig,
+    HTTPConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculationConfig,
+)
 from octavo.errors import ConfigError, OctavoError
 
-GROUPS = (ModelConfig, CacheConfig, SchedulerConfig, ExecutionConfig, HTTPConfig)
+GROUPS = (ModelConfig, CacheConfig, SchedulerConfig, ExecutionConfig, SpeculationConfig, HTTPConfig)
 
 
 @pytest.mark.parametrize("group", [*GROUPS, EngineConfig])
