@@ -101,9 +101,9 @@ class ModelRunner:
         counts = np.array(plan.num_new_tokens, np.int32)
         sampled = np.array(plan.sample_rows, np.int32)
         sources = np.array(plan.sample_sources, np.int32) if plan.sample_sources else sampled
-        drafts = None
+        drafts, draft_s = None, 0.0
         if plan.num_drafts and self._drafter is not None:
-            drafts = draft(self._drafter, plan, rows, sampled)
+            drafts, draft_s = draft(self._drafter, plan, rows, sampled)
             counts = counts if drafts is None else counts + drafts.counts
         batch, last, prompt_tokens = self._step_batch(rows, counts, sources, drafts, shared=sources is not sampled)
         logits = self._program.run(batch)
@@ -116,7 +116,7 @@ class ModelRunner:
         if batch.logits_tokens is not last:
             logits = logits[np.searchsorted(batch.logits_tokens, last)]
         result = self._sample(plan, logits, sampled, drafts, prompt_logprobs)
-        result.forward_s = time.perf_counter() - started
+        result.forward_s, result.draft_s = time.perf_counter() - started, draft_s
         return result
 
     def _step_batch(
@@ -197,7 +197,6 @@ class ModelRunner:
             prompt_logprobs=prompt_logprobs,
             row_errors=errors or None,
             drafted=drafted,
-            draft_s=0.0 if drafts is None else drafts.seconds,
         )
 
     def _choose(

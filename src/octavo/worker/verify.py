@@ -21,11 +21,9 @@ class Drafts:
     are those of all sampled rows, one row after another.
     """
 
-    def __init__(self, counts: Int32Array, sampled: Int32Array, of_sampled: Int32Array, seconds: float) -> None:
+    def __init__(self, counts: Int32Array, sampled: Int32Array, of_sampled: Int32Array) -> None:
         self.counts = counts
         """[B], drafts of each row of the plan."""
-        self.seconds = seconds
-        """That guessing took."""
         self._sampled = sampled
         self._of_sampled = of_sampled
         num_positions = of_sampled + 1
@@ -83,15 +81,20 @@ def _num_kept(tokens: Sequence[int], drafts: Int32Array) -> int:
     return num_kept
 
 
-def draft(drafter: Drafter, plan: StepPlan, rows: Int32Array, sampled: Int32Array) -> Drafts | None:
-    """Let a drafter guess for the rows that were granted drafts; None if it guesses nothing."""
+def draft(drafter: Drafter, plan: StepPlan, rows: Int32Array, sampled: Int32Array) -> tuple[Drafts | None, float]:
+    """Let a drafter guess for the rows that were granted drafts.
+
+    Returns:
+        The drafts, None if it guesses nothing, and the seconds it took: it may have read what it had not seen yet.
+    """
     started = time.perf_counter()
     granted = np.array(plan.num_drafts, np.int32)
     places = np.flatnonzero(granted)
     counts = np.zeros_like(granted)
     counts[places] = drafter.propose(rows[places], granted[places])
+    seconds = time.perf_counter() - started
     if not counts.any():
-        return None
+        return None, seconds
     by_row = dict(zip(plan.rows, counts.tolist(), strict=True))
     of_sampled = np.array([by_row.get(row, 0) for row in plan.sample_rows], np.int32)
-    return Drafts(counts, sampled, of_sampled, time.perf_counter() - started)
+    return Drafts(counts, sampled, of_sampled), seconds
