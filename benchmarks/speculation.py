@@ -27,7 +27,6 @@ from octavo.engine.front_end import FrontEnd
 from octavo.messages import EngineRequest, EngineStats, SamplingParams
 
 ROOT = Path(__file__).parents[1]
-ANSWER_TOKENS = 96
 
 
 def texts() -> dict[str, list[str]]:
@@ -52,7 +51,9 @@ def texts() -> dict[str, list[str]]:
 class Engine:
     """One way of guessing."""
 
-    def __init__(self, model: str, speculation: dict[str, Any] | None, streams: int) -> None:
+    def __init__(self, model: str, speculation: dict[str, Any] | None, streams: int, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        """Of each answer."""
         self.config = EngineConfig.of(
             model=model,
             num_threads=1,
@@ -69,7 +70,7 @@ class Engine:
         """Answers, CPU seconds and steps of the decoding, and what was counted in it."""
         core, before = self.core, self.core.stats()
         for i, tokens in enumerate(prompts):
-            params = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS, ignore_eos=True)
+            params = SamplingParams(temperature=0.0, max_tokens=self.num_tokens, ignore_eos=True)
             core.add(
                 EngineRequest(
                     request_id=i,
@@ -77,7 +78,7 @@ class Engine:
                     num_prompt_tokens=len(tokens),
                     sampling=params,
                     seed=i,
-                    max_tokens=ANSWER_TOKENS,
+                    max_tokens=self.num_tokens,
                 )
             )
         answers: list[list[int]] = [[] for _ in prompts]
@@ -99,6 +100,7 @@ class Engine:
 def measure(engines: dict[str, Engine], prompts: list[list[int]], streams: int, rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     found: dict[str, Any] = {}
+    num_tokens = engines["off"].num_tokens
     batches = [prompts[i : i + streams] for i in range(0, len(prompts), streams)]
     for _ in range(rounds):
         answers = {}
@@ -111,13 +113,13 @@ def measure(engines: dict[str, Engine], prompts: list[list[int]], streams: int, 
             num_steps = sum(part[2] for part in parts)
             found[name] = {
                 "acceptance": num_accepted / num_drafts if num_drafts else None,
-                "drafts_per_token": num_drafts / (len(prompts) * ANSWER_TOKENS),
-                "tokens_per_step_and_stream": len(prompts) * (ANSWER_TOKENS - 1) / num_steps / streams,
+                "drafts_per_token": num_drafts / (len(prompts) * num_tokens),
+                "tokens_per_step_and_stream": len(prompts) * (num_tokens - 1) / num_steps / streams,
             }
         assert all(answer == answers["off"] for answer in answers.values()), "guessing changed an answer"
     off = statistics.median(seconds["off"])
     for name, figures in found.items():
-        figures["cpu_ms_per_token"] = 1e3 * statistics.median(seconds[name]) / (len(prompts) * ANSWER_TOKENS)
+        figures["cpu_ms_per_token"] = 1e3 * statistics.median(seconds[name]) / (len(prompts) * (num_tokens - 1))
         figures["times_faster"] = off / statistics.median(seconds[name])
     return found
 
@@ -128,6 +130,8 @@ def main() -> None:
     parser.add_argument("--draft", help="guess by this model instead of by prompt lookup")
     parser.add_argument("--tokens", type=int, default=6, help="most tokens guessed in a step")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--requests", type=int, default=4, help="of each kind, at most 4")
+    parser.add_argument("--answer-tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--kinds", nargs="+", default=["extract", "code", "chat"])
     parser.add_argument("--json", type=Path)
@@ -137,13 +141,13 @@ def main() -> None:
     results: dict[str, Any] = {}
     for streams in options.streams:
         ways = {"off": None, "always": {**how, "adaptive": False}, "where it pays": how}
-        engines = {name: Engine(options.model, way, streams) for name, way in ways.items()}
+        engines = {name: Engine(options.model, way, streams, options.answer_tokens) for name, way in ways.items()}
         config = engines["off"].config
         front_end = FrontEnd.load(config, find_files(config))
         for kind, turns in texts().items():
             if kind not in options.kinds:
                 continue
-            prompts = [as_prompt(front_end, turn) for turn in turns]
+            prompts = [as_prompt(front_end, turn) for turn in turns[: options.requests]]
             results[f"{kind}, {streams} streams"] = found = measure(engines, prompts, streams, options.rounds)
             for name, f in found.items():
                 accepted = "" if f["acceptance"] is None else f"{f['acceptance']:.0%} of drafts accepted, "

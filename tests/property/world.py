@@ -49,6 +49,9 @@ SHAPE: dict[str, Sequence[Any]] = {
     "drafting": ("always", "always", "auto"),
 }
 
+DRAWN_LAST = ("num_drafts", "drafting")
+"""So that a seed's history is otherwise what it was before there were drafts."""
+
 _WISHES: dict[str, Sequence[Any]] = {
     "tenant": TENANTS,
     "salt": (None, None, None, "pepper"),
@@ -580,8 +583,9 @@ def play(history: History, patch: Callable[[World], None] | None = None) -> Worl
 
 def draw_history(choose: Callable[[Sequence[Any]], Any], num_operations: int) -> History:
     """A random history; `choose` picks one of a sequence."""
-    shape = {name: choose(values) for name, values in SHAPE.items()}
-    return shape, list(draw_operations(choose, num_operations))
+    shape = {name: choose(values) for name, values in SHAPE.items() if name not in DRAWN_LAST}
+    operations = list(draw_operations(choose, num_operations))
+    return shape | {name: choose(SHAPE[name]) for name in DRAWN_LAST}, operations
 
 
 def draw_operations(choose: Callable[[Sequence[Any]], Any], count: int) -> Iterator[tuple[str, dict[str, Any]]]:
