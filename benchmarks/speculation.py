@@ -110,7 +110,7 @@ def measure(engines: dict[str, Engine], prompts: list[list[int]], streams: int, 
             seconds[name].append(sum(part[1] for part in parts))
             num_drafts = sum(part[3].num_draft_tokens for part in parts)
             num_accepted = sum(part[3].num_accepted_tokens for part in parts)
-            num_steps = sum(part[2] for part in parts)
+            num_steps = sum(part[2] for part in parts) - len(parts)  # the last one only releases rows
             found[name] = {
                 "acceptance": num_accepted / num_drafts if num_drafts else None,
                 "drafts_per_token": num_drafts / (len(prompts) * num_tokens),
