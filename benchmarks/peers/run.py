@@ -30,6 +30,7 @@ from typing import Any
 
 from engines import BF16_FOLDER, DEFAULT, ENGINES, ROOT, Engine
 from probe import Shares, Triad, wait_until_idle
+from table import MAX_OTHER_CPU
 from workloads import WORKLOADS, make_items, one_answer_each
 
 from octavo.cli.bench_load import Load, Record, send_all
@@ -41,9 +42,6 @@ from octavo.cli.process_tree import pss_bytes, watch_memory
 from octavo.config import EngineConfig
 from octavo.engine.build import find_files
 from octavo.engine.front_end import FrontEnd
-
-MAX_OTHER_CPU = 0.15
-"""Of a core. When other processes took more during a timing, it does not count."""
 
 _WARM_UP_SEED = 999
 _STOP_S = 20.0

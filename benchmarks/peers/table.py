@@ -27,6 +27,7 @@ from typing import Any
 from engines import ENGINES, OCTAVO
 
 MAX_OTHER_CPU = 0.15
+"""Of a core. When other processes took more during a timing, it does not count."""
 
 GATES = {
     "bf16": {"single": 1.25, "chat": 1.6, "prefix": 1.6, "nsample": 1.6, "long": 1.1},
