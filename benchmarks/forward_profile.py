@@ -41,13 +41,14 @@ BLOCK_SIZE = 32
 class Model:
     """The weights, and programs over one KV memory, fused and not."""
 
-    def __init__(self, name: str, threads: int, isa: str | None, num_seqs: int, length: int, max_tokens: int) -> None:
-        files = find_files(EngineConfig.of(model=name))
-        self.dtype = CpuBackend.default_dtype(isa)
-        self.backend = CpuBackend(self.dtype, num_threads=threads, isa=isa)
-        checkpoint = open_checkpoint(files, num_threads=threads)
+    def __init__(self, args: argparse.Namespace) -> None:
+        num_seqs, length = max(args.sequences), args.context + args.new_tokens
+        files = find_files(EngineConfig.of(model=args.model))
+        self.dtype = CpuBackend.default_dtype(args.isa)
+        self.backend = CpuBackend(self.dtype, num_threads=args.threads, isa=args.isa)
+        checkpoint = open_checkpoint(files, num_threads=args.threads)
         self.spec = decoder_spec(checkpoint.config)
-        weights = load(checkpoint, self.spec, self.backend, self.dtype)
+        weights = load(checkpoint, self.spec, self.backend, self.dtype, args.quantization)
         checkpoint.close()
         per_seq = -(-length // BLOCK_SIZE)
         shape = KVShape(
@@ -63,6 +64,7 @@ class Model:
         kv = self.backend.allocate_kv(shape)
         kv.block_tables[0] = 1 + np.arange(num_seqs * per_seq, dtype=np.int32).reshape(num_seqs, per_seq)
         build = decoder(self.spec, weights)
+        max_tokens = num_seqs * args.new_tokens
         self.programs = {"joined": self.backend.compile(build, kv, max_tokens)}
         with mock.patch.object(cpu, "fuse", lambda calls, result: calls):
             self.programs["apart"] = self.backend.compile(build, kv, max_tokens)
@@ -161,17 +163,15 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isa")
+    parser.add_argument("--quantization", default="auto", help="as for octavo serve")
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     if args.cpu_time and args.threads != 1:
         parser.error("--cpu-time needs --threads 1: threads that wait spend time too")
-    most, new = max(args.sequences), args.new_tokens
-    model = Model(args.model, args.threads, args.isa, most, args.context + new, most * new)
-    print(
-        f"{args.model}, {model.backend.isa}, {model.dtype}, {args.threads} threads, context {args.context}, new {new}"
-    )
+    model = Model(args)
+    print(f"{args.model}, {model.backend.isa}, {model.dtype}, quantization {args.quantization}, {args.threads} threads")
     tables = {}
     for num_seqs in args.sequences:
         tables[num_seqs] = measure(model, num_seqs, args)
