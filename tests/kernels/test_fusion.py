@@ -11,7 +11,7 @@ import pytest
 from octavo.backends import cpu
 from octavo.backends.cpu import CpuBackend, _Recorder
 from octavo.backends.fusion import fuse, last_uses
-from octavo.backends.protocol import KVShape, RopeParams, StepBatch
+from octavo.backends.protocol import GroupedWeight, KVShape, RopeParams, StepBatch
 from octavo.models.decoder import DecoderWeights, LayerWeights, decoder
 from octavo.models.spec import DecoderSpec, LayerSpec
 
@@ -272,3 +272,57 @@ def test_a_program_is_profiled_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "fuse", lambda calls, result: calls)
     apart = backend.compile(build, kv, 4)
     assert np.array_equal(apart.run(batch), expected)
+
+
+@pytest.mark.parametrize("source", ["rms_norm", "silu_mul", "plain"])
+def test_weights_in_pieces_are_joined_piece_by_piece(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows kept in several formats are a product each, side by side, stored or added; the bits are those of the ops."""
+    backend = CpuBackend("float32", num_threads=2)
+    rng = np.random.default_rng(0)
+    grouped = GroupedWeight(
+        codes=rng.integers(0, 256, (5, 8)).astype(np.uint8),
+        scales=np.full((5, 1), 0.0625, np.float32),
+        minimums=None,
+        bits=8,
+        group=32,
+        zero=128,
+        half_scales=True,
+    )
+    weight = backend.matrix([rng.standard_normal((3, 8)).astype(np.float32), grouped])
+    table = backend.matrix([rng.standard_normal((11, 8)).astype(np.float32)])
+    assert len(weight.pieces) == 2
+    shape = KVShape(
+        layer_groups=(0,),
+        num_kv_heads=1,
+        head_dim=4,
+        dtype="float32",
+        block_size=16,
+        num_blocks=2,
+        max_num_seqs=1,
+        max_blocks_per_seq=1,
+    )
+    kv = backend.allocate_kv(shape)
+    kv.block_tables[:] = 1
+
+    def taken(ops: Any, x: Any) -> Any:
+        if source == "plain":
+            return x
+        return ops.rms_norm(x, NORM, 1e-5) if source == "rms_norm" else ops.silu_mul(x, x)
+
+    def build(ops: Any) -> Any:
+        x, y = ops.embedding(table), ops.embedding(table)
+        x = ops.add(x, ops.linear(taken(ops, y), weight, NORM))
+        return ops.linear(taken(ops, x), weight, NORM)
+
+    batch = StepBatch(
+        token_ids=np.arange(4, dtype=np.int32),
+        positions=np.arange(4, dtype=np.int32),
+        batch_rows=np.zeros(1, np.int32),
+        query_start_loc=np.array([0, 4], np.int32),
+        seq_lens=np.array([4], np.int32),
+        logits_tokens=np.arange(4, dtype=np.int32),
+    )
+    joined = backend.compile(build, kv, 4).run(batch).copy()
+    monkeypatch.setattr(cpu, "fuse", lambda calls, result: calls)
+    apart = backend.compile(build, kv, 4).run(batch)
+    assert np.isfinite(joined).all() and np.array_equal(joined, apart)
