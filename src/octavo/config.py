@@ -54,7 +54,7 @@ class ModelConfig:
         choices=("auto", "bfloat16", "float32"),
     )
     quantization: str = _setting(
-        "none",
+        "auto",
         "matrices in memory: auto keeps what is stored quantised (GGUF), none expands it to the dtype, int8 and int4 "
         "round everything stored in more bits (int4 leaves embedding and logits at 8)",
         choices=("auto", "none", "int8", "int4"),

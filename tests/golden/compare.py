@@ -60,8 +60,11 @@ def greedy_requests(prompts: Sequence[Sequence[int]], num_tokens: int) -> list[E
     ]
 
 
-def near_ties(answers: Answers, expected: Sequence[Expectation]) -> int:
+def near_ties(answers: Answers, expected: Sequence[Expectation], margin: float = NEAR_TIE) -> int:
     """Check greedy tokens. Returns how many prompts went another way at a near tie, after which nothing compares.
+
+    Args:
+        margin: Gap below which a choice is a near tie.
 
     Raises:
         AssertionError: If a token differs where transformers' own choice was clear.
@@ -73,7 +76,7 @@ def near_ties(answers: Answers, expected: Sequence[Expectation]) -> int:
         for step, token in enumerate(found):
             if token != expectation.tokens[step]:
                 gap = expectation.gaps[step]
-                assert gap < NEAR_TIE, f"prompt {i}, token {step}: {token}, not {expectation.tokens[step]} (gap {gap})"
+                assert gap < margin, f"prompt {i}, token {step}: {token}, not {expectation.tokens[step]} (gap {gap})"
                 ties += 1
                 break
     return ties
@@ -88,7 +91,11 @@ def worst_logits(
     ids: Any = None,
     **settings: Any,
 ) -> float:
-    """Teacher-forced logits: the largest difference, relative to the largest logit of its position."""
+    """Teacher-forced logits: the largest difference, relative to the largest logit of its position.
+
+    Weights are expanded to float32, as transformers has them, unless `quantization` says otherwise.
+    """
+    settings = {"quantization": "none", **settings}
     config = EngineConfig.of(
         model=str(model), max_num_seqs=1, max_num_batched_tokens=chunk, dtype="float32", num_blocks=200, **settings
     )
@@ -103,6 +110,18 @@ def worst_logits(
     finally:
         executor.close()
     return worst
+
+
+def prompt_logits(model: Path, prompt: Sequence[int], **settings: Any) -> Any:
+    """Logits at the kept positions of a prompt."""
+    config = EngineConfig.of(
+        model=str(model), max_num_seqs=1, max_num_batched_tokens=512, dtype="float32", num_blocks=200, **settings
+    )
+    executor = LocalExecutor.load(config, resolve(str(model)))
+    try:
+        return _teacher_forced(executor, prompt, 512)
+    finally:
+        executor.close()
 
 
 def _teacher_forced(executor: LocalExecutor, tokens: Sequence[int], chunk: int) -> Any:

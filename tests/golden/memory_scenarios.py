@@ -34,6 +34,7 @@ class Format(NamedTuple):
 
     dtype: str = "bfloat16"
     kv_cache_dtype: str = "auto"
+    quantization: str = "auto"
 
 
 PLAIN, INT8 = Format(), Format(kv_cache_dtype="int8")

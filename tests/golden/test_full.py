@@ -30,6 +30,7 @@ def test_greedy(isa: str, chunk: int, preempted: bool, block_size: int, capsys: 
         compare.greedy_requests(prompts, cases.REAL_TOKENS),
         arrivals=random.Random(chunk),
         dtype="float32",
+        quantization="none",
         isa=isa,
         max_num_batched_tokens=chunk,
         block_size=block_size,

@@ -58,5 +58,6 @@ def test_the_default_model() -> None:
     model = resolve("smollm2-135m").path
     prompts, expected = cases.real_prompts()[:4], compare.load("smollm2")[:4]
     assert compare.worst_logits(model, prompts, expected, ids=cases.REAL_IDS) < compare.LOGITS_TOLERANCE
-    answers, _ = run(model, compare.greedy_requests(prompts, 32), dtype="float32", num_blocks=200, max_num_seqs=4)
+    settings = {"dtype": "float32", "quantization": "none", "num_blocks": 200, "max_num_seqs": 4}
+    answers, _ = run(model, compare.greedy_requests(prompts, 32), **settings)
     assert compare.near_ties(answers, expected) == 0

@@ -22,7 +22,7 @@ have in common.
 
 def text_logprobs(kv_cache_dtype: str) -> npt.NDArray[np.float64]:
     """Of each token of the text after the first."""
-    with LLM("smollm2-135m", dtype="float32", kv_cache_dtype=kv_cache_dtype, num_blocks=64) as llm:
+    with LLM("smollm2-135m", quantization="none", dtype="float32", kv_cache_dtype=kv_cache_dtype, num_blocks=64) as llm:
         (output,) = llm.generate([TEXT.replace("\n", " ")], SamplingParams(max_tokens=1, prompt_logprobs=0))
     assert output.prompt_logprobs is not None
     return np.array([entry.logprob for entry in output.prompt_logprobs if entry is not None])

@@ -41,7 +41,7 @@ def test_the_committed_figures_of_the_tiny_model(length: int, stride: int) -> No
 def test_the_default_model() -> None:
     from golden.make_goldens import real_model
 
-    with LLM("smollm2-135m", dtype="float32", kv_cache_dtype="float32", num_blocks=64) as llm:
+    with LLM("smollm2-135m", quantization="none", dtype="float32", kv_cache_dtype="float32", num_blocks=64) as llm:
         token_ids = llm.tokenizer.encode(TEXT)
         ours = score(llm, token_ids, LENGTH, STRIDE).nats
     theirs = nats_by_transformers(real_model(resolve("smollm2-135m").path), token_ids, LENGTH, STRIDE)

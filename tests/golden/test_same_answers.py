@@ -34,8 +34,9 @@ def tiny_requests(count: int) -> list[EngineRequest]:
 
 
 @cache
-def tiny_alone(count: int, dtype: str, isa: str, kv_dtype: str = "auto") -> Answers:
-    return run_alone(TINYSTORIES, tiny_requests(count), dtype=dtype, isa=isa, kv_cache_dtype=kv_dtype, num_threads=1)
+def tiny_alone(count: int, dtype: str, isa: str, kv_dtype: str = "auto", quantization: str = "auto") -> Answers:
+    settings = {"dtype": dtype, "isa": isa, "kv_cache_dtype": kv_dtype, "quantization": quantization}
+    return run_alone(TINYSTORIES, tiny_requests(count), **settings, num_threads=1)
 
 
 def assert_happened(seen: Seen, chunk: int, *, preempted: bool) -> None:
@@ -123,6 +124,38 @@ def test_with_int8_kv(isa: str, chunk: int, block_size: int, threads: int, depth
     assert_same(found, tiny_alone(count, "bfloat16", isa, "int8"))
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("isa", "chunk", "block_size", "threads", "depth"),
+    [(PATHS[0], 7, 8, 2, 1), (PATHS[0], 512, 32, 1, 2), *[(p, 64, 16, 2, 2) for p in PATHS]],
+)
+def test_with_quantised_weights(
+    isa: str, chunk: int, block_size: int, threads: int, depth: int, quantization: str
+) -> None:
+    """Activations are rounded by their own row's groups, whatever else is in the step."""
+    count = 80
+    found, seen = mixed_run(
+        count,
+        seed=chunk + block_size,
+        small_pool=True,
+        dtype="bfloat16",
+        quantization=quantization,
+        isa=isa,
+        max_num_batched_tokens=chunk,
+        block_size=block_size,
+        num_threads=threads,
+        depth=depth,
+    )
+    assert_happened(seen, chunk, preempted=True)
+    assert_same(found, tiny_alone(count, "bfloat16", isa, quantization=quantization))
+
+
+def test_quantised_weights_show() -> None:
+    """Or the test above would compare something else."""
+    found = [tiny_alone(80, "bfloat16", PATHS[0], quantization=name) for name in ("none", "int8", "int4")]
+    assert found[0] != found[1] != found[2] != found[0]
+
+
 def test_int8_kv_shows() -> None:
     """Or the test above would compare something else."""
     assert tiny_alone(80, "bfloat16", PATHS[0], "int8") != tiny_alone(80, "bfloat16", PATHS[0])
@@ -151,9 +184,16 @@ def real_requests() -> list[EngineRequest]:
     return random_requests(random.Random(8), 40, vocab_size=49152, max_prompt=50, max_tokens=36, eos=(2,))
 
 
+@pytest.fixture(scope="module", params=["auto", "none"])
+def quantization(request: pytest.FixtureRequest) -> str:
+    """The file's own integers, and expanded to bfloat16."""
+    chosen: str = request.param
+    return chosen
+
+
 @pytest.fixture(scope="module")
-def real_alone(smollm2: Path, real_requests: list[EngineRequest]) -> Answers:
-    return run_alone(smollm2, real_requests, dtype="bfloat16", num_threads=2)
+def real_alone(smollm2: Path, real_requests: list[EngineRequest], quantization: str) -> Answers:
+    return run_alone(smollm2, real_requests, dtype="bfloat16", quantization=quantization, num_threads=2)
 
 
 @pytest.mark.model
@@ -164,6 +204,7 @@ def test_the_default_model(
     smollm2: Path,
     real_requests: list[EngineRequest],
     real_alone: Answers,
+    quantization: str,
     chunk: int,
     block_size: int,
     threads: int,
@@ -174,6 +215,7 @@ def test_the_default_model(
         real_requests,
         arrivals=random.Random(chunk),
         dtype="bfloat16",
+        quantization=quantization,
         max_num_batched_tokens=chunk,
         block_size=block_size,
         num_threads=threads,

@@ -19,7 +19,8 @@ from support.memory_runs import Preempting, at_every_step, once_at
 from support.tiny_models import TinyLlama, write_tiny_llama
 
 FLOAT32 = Format(dtype="float32")
-FORMATS = pytest.mark.parametrize("form", [PLAIN, INT8], ids=["bfloat16", "int8"])
+INT4_WEIGHTS = Format(quantization="int4")
+FORMATS = pytest.mark.parametrize("form", [PLAIN, INT8, INT4_WEIGHTS], ids=["bfloat16", "int8", "int4-weights"])
 ALL_FORMATS = pytest.mark.parametrize("form", [PLAIN, FLOAT32, INT8], ids=["bfloat16", "float32", "int8"])
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 WAYS = pytest.mark.parametrize("way", ["swap", "recompute"])

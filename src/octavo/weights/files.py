@@ -39,6 +39,13 @@ def map_file(path: Path) -> mmap.mmap:
         raise _os_error(path, error) from None
 
 
+def drop_pages(mapped: mmap.mmap, start: int, num_bytes: int) -> None:
+    """Let go of the memory of a range that was read. It is still there to read, from the page cache or the file."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, first, start + num_bytes - first)
+
+
 def read_small(path: Path, max_bytes: int) -> bytes:
     """The whole of a regular file of at most `max_bytes`.
 

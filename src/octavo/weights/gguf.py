@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from octavo.errors import ModelFileError
 from octavo.weights import ggml_types
-from octavo.weights.files import map_file
+from octavo.weights.files import drop_pages, map_file
 from octavo.weights.ggml_types import GGMLType
 from octavo.weights.gguf_metadata import Cursor, Metadata, read_metadata
 
@@ -84,6 +84,11 @@ class GGUFFile:
         """The tensor's stored bytes: a read-only view of the file."""
         tensor = self.tensor(name)
         return np.frombuffer(self._data, np.uint8, tensor.num_bytes, tensor.offset)
+
+    def drop(self, name: str) -> None:
+        """Let go of the memory of a tensor's bytes; reading them again brings them back."""
+        tensor = self.tensor(name)
+        drop_pages(self._data, tensor.offset, tensor.num_bytes)
 
     def bytes_at(self, start: int, stop: int) -> bytes:
         """A copy of a range of the file."""

@@ -86,11 +86,16 @@ class GGUFCheckpoint:
 
     def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
         tensor, data = self._stored(name)
-        return dequantize(data, tensor.type.name, tensor.shape, dtype, out=out, num_threads=self._num_threads)
+        values = dequantize(data, tensor.type.name, tensor.shape, dtype, out=out, num_threads=self._num_threads)
+        self._file.drop(tensor.name)
+        return values
 
     def read_grouped(self, name: str) -> GroupedWeight | None:
         tensor, data = self._stored(name)
-        return read_groups(data, tensor.type.name, tensor.shape, num_threads=self._num_threads)
+        grouped = read_groups(data, tensor.type.name, tensor.shape, num_threads=self._num_threads)
+        if grouped is not None:
+            self._file.drop(tensor.name)
+        return grouped
 
     def fingerprint(self) -> str:
         header = self._file.bytes_at(0, self._file.data_offset)

@@ -68,7 +68,10 @@ class HFCheckpoint:
                 f"{shard.path.name}: tensor {name!r} is {tensor.dtype}; readable are {', '.join(_READABLE)}"
             )
         data = shard.tensor_data(name)
-        return dequantize(data, _READABLE[tensor.dtype], tensor.shape, dtype, out=out, num_threads=self._num_threads)
+        kind = _READABLE[tensor.dtype]
+        values = dequantize(data, kind, tensor.shape, dtype, out=out, num_threads=self._num_threads)
+        shard.drop(name)
+        return values
 
     def read_grouped(self, name: str) -> GroupedWeight | None:
         return None

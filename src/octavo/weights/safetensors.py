@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ModelFileError
-from octavo.weights.files import decode_json, map_file
+from octavo.weights.files import decode_json, drop_pages, map_file
 
 MAX_HEADER_BYTES = 8 << 20
 MAX_TENSORS = 1 << 16
@@ -102,6 +102,11 @@ class SafeTensorsFile:
         """The tensor's stored bytes: a read-only view of the file."""
         tensor = self.tensor(name)
         return np.frombuffer(self._data, np.uint8, tensor.num_bytes, tensor.offset)
+
+    def drop(self, name: str) -> None:
+        """Let go of the memory of a tensor's bytes; reading them again brings them back."""
+        tensor = self.tensor(name)
+        drop_pages(self._data, tensor.offset, tensor.num_bytes)
 
     def header(self) -> bytes:
         """A copy of everything before the data."""

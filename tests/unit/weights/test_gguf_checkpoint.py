@@ -267,3 +267,25 @@ def test_the_default_model_against_the_gguf_package() -> None:
     assert template is not None
     assert "<|im_start|>" in template
     checkpoint.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
+def test_what_was_read_takes_no_memory(tmp_path: Path) -> None:
+    """Pages of the file count as the process's own; once a tensor is read they are given back, and come again."""
+    filler = np.random.default_rng(0).normal(0, 0.1, (1 << 14, tiny.HIDDEN)).astype(np.float32)
+    tensors = tiny.weights() | {"model.embed_tokens.weight": filler}
+    path = tiny.gguf_file(tmp_path / "filler.gguf", tensors, type_name="Q8_0")
+    checkpoint = GGUFCheckpoint(path)
+
+    def resident() -> int:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        start = next(i for i, line in enumerate(lines) if line.endswith("filler.gguf"))
+        return next(int(line.split()[1]) for line in lines[start:] if line.startswith("Rss:"))
+
+    first = checkpoint.read("model.embed_tokens.weight", "float32")
+    grouped = checkpoint.read_grouped("model.embed_tokens.weight")
+    assert resident() < 300 < path.stat().st_size / 1024
+    assert grouped is not None
+    again = checkpoint.read("model.embed_tokens.weight", "float32")
+    assert np.array_equal(again, first)
+    checkpoint.close()
