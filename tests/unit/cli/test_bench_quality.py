@@ -95,7 +95,8 @@ def test_what_is_compared() -> None:
 def test_formats_are_combined_and_float32_comes_first() -> None:
     parser = Parser("octavo bench quality", "")
     bench_quality.add_arguments(parser)
-    args = parser.parse(["m", "--dtype", "bfloat16", "float32", "--kv-cache-dtype", "float32", "int8"])
+    words = ["m", "--quantization", "none", "--dtype", "bfloat16", "float32", "--kv-cache-dtype", "float32", "int8"]
+    args = parser.parse(words)
     assert {one["quantization"] for one in combinations(args)} == {"none"}
     found = [(one["dtype"], one["kv_cache_dtype"]) for one in combinations(args)]
     assert found == [("float32", "float32"), ("bfloat16", "float32"), ("bfloat16", "int8"), ("float32", "int8")]
