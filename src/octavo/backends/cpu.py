@@ -35,6 +35,12 @@ _ARITHMETIC = {
     ("portable", "bfloat16"): "bfloat16 weights widened to float32, multiply and add",
     ("portable", "float32"): "float32 multiply and add",
 }
+_ARITHMETIC_OF_GROUPS = {
+    "avx512": "8-bit dot products (vpdpbusd), float32 over groups",
+    "avx2": "8-bit products (vpmaddubsw, vpmaddwd), float32 over groups",
+    "portable": "8-bit products, float32 over groups",
+}
+"""Of weights in groups, whatever the dtype."""
 
 
 _MAX_THREADS = 1024
@@ -204,6 +210,7 @@ class CpuBackend:
             "num_threads": str(self._pool.size),
             "dtype": self.dtype,
             "arithmetic": _ARITHMETIC[self.isa, self.dtype],
+            "arithmetic_of_groups": _ARITHMETIC_OF_GROUPS[self.isa],
             "kernels": ", ".join(f"{self.isa}::{name}" for name in ("linear", "attention", "rms_norm", "sample")),
         }
 
