@@ -150,13 +150,22 @@ std::vector<int32_t> count_tiles(ThreadPool& pool, int64_t count) {
     return {job.runs.begin(), job.runs.end()};
 }
 
-double dot_peak(ThreadPool& pool, const std::string& isa, bool bf16) {
+WeightFormat::Kind kind_called(const std::string& name) {
+    using Kind = WeightFormat::Kind;
+    if (name == "float32") return Kind::kFloat32;
+    if (name == "bfloat16") return Kind::kBFloat16;
+    if (name == "int8") return Kind::kInt8;
+    require(name == "int4", "kind must be float32, bfloat16, int8 or int4");
+    return Kind::kInt4;
+}
+
+double dot_peak(ThreadPool& pool, const std::string& isa, const std::string& kind) {
     constexpr int64_t kSteps = 100000;
     struct Job {
         const Kernels& kernels;
-        bool bf16;
+        WeightFormat::Kind kind;
         std::atomic<int64_t> operations{0};
-    } job{kernels_for(isa), bf16};
+    } job{kernels_for(isa), kind_called(kind)};
     nb::gil_scoped_release release;
     const auto start = std::chrono::steady_clock::now();
     pool.parallel_for(
@@ -164,8 +173,8 @@ double dot_peak(ThreadPool& pool, const std::string& isa, bool bf16) {
         [](void* context, int64_t, int) {
             Job& j = *static_cast<Job*>(context);
             float result = 0;
-            j.operations += int64_t(j.kernels.dot_chains(j.bf16, kSteps, &result));
-            if (!(result > 0)) std::abort();  // the sums converge to a positive value: they were computed
+            j.operations += int64_t(j.kernels.dot_chains(j.kind, kSteps, &result));
+            if (!(result > 0)) std::abort();  // it is positive if it was computed
         },
         &job);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -196,8 +205,10 @@ void bind_dense_tests(nb::module_& m) {
     m.def("packed", &packed, nb::arg("matrix"), "The bytes of a packed weight; for tests.");
     m.def("count_tiles", &count_tiles, nb::arg("pool"), nb::arg("count"),
           "Run a loop of `count` tiles and return how often each ran; for tests. 65536 or more: on no known thread.");
-    m.def("dot_peak", &dot_peak, nb::arg("pool"), nb::arg("isa"), nb::arg("bf16"),
-          "GFLOP/s of all threads on operands in registers, with the instruction of `linear`; for benchmarks.");
+    m.def("dot_peak", &dot_peak, nb::arg("pool"), nb::arg("isa"), nb::arg("kind"),
+          "GOP/s of all threads on operands in registers, with the multiply-add of `linear` for weights that are "
+          "float32, "
+          "bfloat16, int8 or int4; for benchmarks.");
 }
 
 }  // namespace octavo

@@ -178,8 +178,9 @@ struct Kernels {
     void (*select)(const RowArgs&, ThreadPool&);
     // x: cosines and sines [positions][2][rotary_half]; out is rotated in place.
     void (*rotary)(const RowArgs&, ThreadPool&);
-    // Runs independent chains of the multiply-add that `linear` uses, and returns the floating-point operations done.
-    double (*dot_chains)(bool bf16, int64_t steps, float* result);
+    // Runs independent chains of the multiply-add that `linear` uses with such weights, and returns the operations
+    // done. `result` becomes positive.
+    double (*dot_chains)(WeightFormat::Kind kind, int64_t steps, float* result);
     // `rotary` of query and key, then `write_kv`, token by token.
     void (*rotary_write_kv)(const RowArgs& query, const RowArgs& key, const WriteKVArgs& kv, ThreadPool&);
 };

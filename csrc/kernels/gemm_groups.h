@@ -13,7 +13,6 @@ namespace octavo::OCTAVO_ISA {
 
 template <int GROUP>
 struct Activations {
-    static constexpr int64_t kBytes = int64_t(sizeof(ActivationGroup)) + GROUP;
     static float number(const uint8_t* group, size_t offset) {
         float value;
         std::memcpy(&value, group + offset, 4);
@@ -34,6 +33,25 @@ struct Activations {
         std::memcpy(&value, group + sizeof(ActivationGroup) + 4 * q, 4);
         return value;
     }
+};
+
+// The same group of some rows of activations.
+template <int ROWS>
+struct RowPointers {
+    const uint8_t* at[ROWS];
+
+    [[gnu::always_inline]] RowPointers(const uint8_t* a, int64_t a_stride) {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; ++r) at[r] = a + r * a_stride;
+    }
+    [[gnu::always_inline]] void advance(int64_t bytes) {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; ++r) {
+            at[r] += bytes;
+            asm("" : "+r"(at[r]));  // or gcc keeps an offset for every row and quad, most of them on the stack
+        }
+    }
+    const uint8_t* operator[](int row) const { return at[row]; }
 };
 
 // A group's scales or minimums of VF::W columns.
@@ -83,7 +101,7 @@ struct Codes {
 };
 
 template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
-[[gnu::always_inline]] inline void add_group(const uint8_t* a, int64_t a_stride, const uint8_t* values,
+[[gnu::always_inline]] inline void add_group(const RowPointers<ROWS>& rows, const uint8_t* values,
                                              const uint8_t* stored, VF (&sum)[ROWS][1]) {
     using X = Activations<GROUP>;
     const auto codes = Codes<BITS, GROUP>::load(stored);
@@ -93,19 +111,18 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 #pragma GCC unroll 16
     for (int first = 0; first < ROWS; first += kTogether) {
         __m512i dot[kTogether];
-        const int rows = ROWS - first < kTogether ? ROWS - first : kTogether;
+        const int count = ROWS - first < kTogether ? ROWS - first : kTogether;
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r)
-            dot[r] = MINIMUM ? _mm512_setzero_si512() : _mm512_set1_epi32(X::start(a + (first + r) * a_stride));
+        for (int r = 0; r < count; ++r)
+            dot[r] = MINIMUM ? _mm512_setzero_si512() : _mm512_set1_epi32(X::start(rows[first + r]));
 #pragma GCC unroll 16
         for (int q = 0; q < GROUP / 4; ++q)
 #pragma GCC unroll 16
-            for (int r = 0; r < rows; ++r)
-                dot[r] =
-                    dot_quads(codes.quads[q], a + (first + r) * a_stride + sizeof(ActivationGroup) + 4 * q, dot[r]);
+            for (int r = 0; r < count; ++r)
+                dot[r] = dot_quads(codes.quads[q], rows[first + r] + sizeof(ActivationGroup) + 4 * q, dot[r]);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-            const uint8_t* x = a + (first + r) * a_stride;
+        for (int r = 0; r < count; ++r) {
+            const uint8_t* x = rows[first + r];
             VF& s = sum[first + r][0];
             s = fma(VF{_mm512_cvtepi32_ps(dot[r])}, scale * VF::set1(X::scale(x)), s);
             if (MINIMUM) s = fma(minimum, VF::set1(X::scaled_sum(x)), s);
@@ -117,59 +134,85 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 
 constexpr int kGroupRows = 4;
 
-// The integer sums of 8 columns, whose quads lie 64 bytes apart. 15 * 127 * 32 fits a 16-bit sum in two parts.
+inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// Without this gcc would sum products as a tree, computing all of them first and keeping them on the stack.
+[[gnu::always_inline]] inline void in_order(__m256i& sum) { asm("" : "+x"(sum)); }
+
+// sums += a quad's products for 2 x 8 columns and all rows, in 16 bits: 8 quads of 15 * 127 fit.
 template <int GROUP, int ROWS>
-[[gnu::always_inline]] inline void dot_int4(const uint8_t* a, int64_t a_stride, const uint8_t* stored,
-                                            __m256i (&dot)[ROWS]) {
-    constexpr int vectors = GROUP / 8;
-    const __m256i low = _mm256_set1_epi8(15);
-    __m256i pairs[ROWS];
-    for (int r = 0; r < ROWS; ++r) pairs[r] = _mm256_setzero_si256();
-    for (int i = 0; i < vectors; ++i) {
-        const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(stored + 64 * i));
-        const __m256i first = _mm256_and_si256(bytes, low);
-        const __m256i second = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low);
-        for (int r = 0; r < ROWS; ++r) {
-            const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(a + r * a_stride, i));
-            const __m256i y = _mm256_set1_epi32(Activations<GROUP>::quad(a + r * a_stride, i + vectors));
-            const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(first, x), _mm256_maddubs_epi16(second, y));
-            pairs[r] = _mm256_add_epi16(pairs[r], products);
-        }
+[[gnu::always_inline]] inline void add_quad(const RowPointers<ROWS>& rows, int quad, __m256i left, __m256i right,
+                                            __m256i (&sums)[ROWS][2]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(rows[r], quad));
+        sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(left, x));
+        sums[r][1] = _mm256_add_epi16(sums[r][1], _mm256_maddubs_epi16(right, x));
+        in_order(sums[r][0]), in_order(sums[r][1]);
     }
-    for (int r = 0; r < ROWS; ++r) dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(pairs[r], _mm256_set1_epi16(1)));
 }
 
-// Bytes of a quad as 16-bit numbers, the even and the odd ones apart: products of 8-bit codes do not fit 16 bits.
 template <int GROUP, int ROWS>
-[[gnu::always_inline]] inline void dot_int8(const uint8_t* a, int64_t a_stride, const uint8_t* stored,
-                                            __m256i (&dot)[ROWS]) {
-    for (int q = 0; q < GROUP / 4; ++q) {
-        const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(stored + 64 * q));
-        const __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(bytes, 8);
-        for (int r = 0; r < ROWS; ++r) {
-            const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(a + r * a_stride, q));
-            dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(even, _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8)));
-            dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(odd, _mm256_srai_epi16(x, 8)));
+[[gnu::always_inline]] inline void dot_int4(const RowPointers<ROWS>& rows, const uint8_t* stored,
+                                            __m256i (&dot)[ROWS][2]) {
+    constexpr int vectors = GROUP / 8;
+    const __m256i low = _mm256_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = 0; i < vectors; ++i) {
+        const __m256i left = load_bytes(stored + 64 * i), right = load_bytes(stored + 64 * i + 32);
+        add_quad<GROUP, ROWS>(rows, i, _mm256_and_si256(left, low), _mm256_and_si256(right, low), dot);
+        add_quad<GROUP, ROWS>(rows, i + vectors, _mm256_and_si256(_mm256_srli_epi16(left, 4), low),
+                              _mm256_and_si256(_mm256_srli_epi16(right, 4), low), dot);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < 2; ++v) dot[r][v] = _mm256_madd_epi16(dot[r][v], _mm256_set1_epi16(1));
+}
+
+// Products of 8-bit codes do not fit 16 bits: even and odd bytes are widened, and the activations are wide already.
+template <int GROUP, int ROWS>
+[[gnu::always_inline]] inline void dot_int8(const RowPointers<ROWS>& rows, const uint8_t* stored,
+                                            __m256i (&dot)[ROWS][2]) {
+    const __m256i low = _mm256_set1_epi16(255);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int i = 0; i < GROUP / 2; ++i) {  // the even pair of a quad, then the odd one
+        const uint8_t* quad = stored + 64 * (i / 2);
+        const __m256i left = load_bytes(quad), right = load_bytes(quad + 32);
+        const __m256i l = i % 2 ? _mm256_srli_epi16(left, 8) : _mm256_and_si256(left, low);
+        const __m256i r = i % 2 ? _mm256_srli_epi16(right, 8) : _mm256_and_si256(right, low);
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row) {
+            const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(rows[row], i));
+            dot[row][0] = _mm256_add_epi32(dot[row][0], _mm256_madd_epi16(l, x));
+            dot[row][1] = _mm256_add_epi32(dot[row][1], _mm256_madd_epi16(r, x));
+            in_order(dot[row][0]), in_order(dot[row][1]);
         }
     }
 }
 
 template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
-[[gnu::always_inline]] inline void add_group(const uint8_t* a, int64_t a_stride, const uint8_t* values,
+[[gnu::always_inline]] inline void add_group(const RowPointers<ROWS>& rows, const uint8_t* values,
                                              const uint8_t* stored, VF (&sum)[ROWS][2]) {
     using X = Activations<GROUP>;
+    __m256i dot[ROWS][2];
+    if constexpr (BITS == 4)
+        dot_int4<GROUP, ROWS>(rows, stored, dot);
+    else
+        dot_int8<GROUP, ROWS>(rows, stored, dot);
+#pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-        __m256i dot[ROWS];
-        for (int r = 0; r < ROWS; ++r) dot[r] = _mm256_set1_epi32(X::start(a + r * a_stride));
-        if constexpr (BITS == 4)
-            dot_int4<GROUP, ROWS>(a, a_stride, stored + 32 * v, dot);
-        else
-            dot_int8<GROUP, ROWS>(a, a_stride, stored + 32 * v, dot);
         const VF scale = load_values<HALF>(values, v);
         const VF minimum = MINIMUM ? load_values<HALF>(values + (HALF ? 32 : 64), v) : VF::zero();
+#pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
-            const uint8_t* x = a + r * a_stride;
-            sum[r][v] = fma(VF{_mm256_cvtepi32_ps(dot[r])}, scale * VF::set1(X::scale(x)), sum[r][v]);
+            const uint8_t* x = rows[r];
+            __m256i whole = dot[r][v];
+            if (!MINIMUM) whole = _mm256_add_epi32(whole, _mm256_set1_epi32(X::start(x)));
+            sum[r][v] = fma(VF{_mm256_cvtepi32_ps(whole)}, scale * VF::set1(X::scale(x)), sum[r][v]);
             if (MINIMUM) sum[r][v] = fma(minimum, VF::set1(X::scaled_sum(x)), sum[r][v]);
         }
     }
@@ -181,8 +224,7 @@ constexpr int kGroupRows = 4;
 
 // Integers in float32, which compilers make vectors of: below 2^24 nothing is rounded.
 template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
-inline void add_group(const uint8_t* a, int64_t a_stride, const uint8_t* values, const uint8_t* stored,
-                      VF (&sum)[ROWS][2]) {
+inline void add_group(const RowPointers<ROWS>& rows, const uint8_t* values, const uint8_t* stored, VF (&sum)[ROWS][2]) {
     using X = Activations<GROUP>;
     float codes[GROUP][kGroupColumns];
     constexpr int quads = GROUP * BITS / 32;  // stored ones
@@ -197,7 +239,7 @@ inline void add_group(const uint8_t* a, int64_t a_stride, const uint8_t* values,
         const VF scale = load_values<HALF>(values, v);
         const VF minimum = MINIMUM ? load_values<HALF>(values + (HALF ? 32 : 64), v) : VF::zero();
         for (int r = 0; r < ROWS; ++r) {
-            const uint8_t* x = a + r * a_stride;
+            const uint8_t* x = rows[r];
             VF dot = VF::set1(float(X::start(x)));
             for (int i = 0; i < GROUP; ++i)
                 dot = fma(VF::set1(float(X::codes(x)[i])), VF::load(codes[i] + v * VF::W), dot);
@@ -221,16 +263,28 @@ struct GroupWeights {
     [[gnu::always_inline]] static void block(const LinearArgs& args, const uint8_t* a, int64_t a_stride,
                                              const uint8_t* w, VF (&sum)[ROWS][kVectors]) {
         const int64_t panel = kLayout.panel_bytes(args.k);
+        RowPointers<ROWS> rows(a, a_stride);
+        VF total[ROWS][kVectors];  // `sum` is read with a variable row later, so it lies in memory; these need not
+        for_each_sum<ROWS>([&](int r, int v) { total[r][v] = sum[r][v]; });
         for (int64_t records = kLayout.records(args.k); records > 0; --records, w += kLayout.record_bytes()) {
             if (AHEAD) fetch_ahead<kLayout.record_bytes()>(w + panel);
-            const auto add = [&](int part) [[gnu::always_inline]] {
-                add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(a, a_stride, w + part * kLayout.scales_bytes(),
-                                                            w + kLayout.codes_at() + part * kLayout.codes_bytes(), sum);
-                a += Activations<GROUP>::kBytes;
-            };
-            add(0);
-            if constexpr (kLayout.record_groups() == 2) add(1);
+            add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w, w + kLayout.codes_at(), total);
+            rows.advance(kLayout.activation_bytes());
+            if constexpr (kLayout.record_groups() == 2) {
+                add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w + kLayout.scales_bytes(),
+                                                            w + kLayout.codes_at() + kLayout.codes_bytes(), total);
+                rows.advance(kLayout.activation_bytes());
+            }
         }
+        for_each_sum<ROWS>([&](int r, int v) { sum[r][v] = total[r][v]; });
+    }
+
+    template <int ROWS, class Do>
+    [[gnu::always_inline]] static void for_each_sum(Do act) {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 16
+            for (int v = 0; v < kVectors; ++v) act(r, v);
     }
 };
 

@@ -76,11 +76,20 @@ void get_codes(const GroupLayout& layout, const uint8_t* from, int64_t column, u
     }
 }
 
-// Codes of up to VF::W elements, and their sum.
-int32_t put_activations(const float* x, int count, float scale, int8_t* out) {
-    int32_t codes[VF::W], sum = 0;
-    quantise(x, count, scale, kLimit, codes);
-    for (int i = 0; i < VF::W; ++i) out[i] = int8_t(codes[i]), sum += codes[i];
+// The codes of one group and their sum.
+int32_t put_activations(const GroupLayout& layout, const float* x, int count, float scale, uint8_t* out) {
+    int32_t codes[32], sum = 0;
+    for (int i = 0; i < layout.group; i += VF::W)
+        quantise(x + i, count - i < 0 ? 0 : count - i, scale, kLimit, *reinterpret_cast<int32_t (*)[VF::W]>(codes + i));
+    for (int i = 0; i < layout.group; ++i) sum += codes[i];
+    if (layout.wide()) {
+        for (int i = 0; i < layout.group; ++i) {
+            const auto code = int16_t(codes[i]);
+            std::memcpy(out + 2 * (i / 4 * 4 + i % 2 * 2 + i % 4 / 2), &code, 2);
+        }
+    } else {
+        for (int i = 0; i < layout.group; ++i) out[i] = uint8_t(int8_t(codes[i]));
+    }
     return sum;
 }
 
@@ -114,20 +123,18 @@ void embedding_groups(const EmbeddingArgs& args) {
 }
 
 int64_t quantised_row_bytes(int64_t k, const WeightFormat& format) {
-    return GroupLayout(format).padded_groups(k) * (int64_t(sizeof(ActivationGroup)) + format.group);
+    const GroupLayout layout(format);
+    return layout.padded_groups(k) * layout.activation_bytes();
 }
 
 void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* out) {
-    const int64_t groups = GroupLayout(format).padded_groups(k);
+    const GroupLayout layout(format);
     auto* to = static_cast<uint8_t*>(out);
-    for (int64_t g = 0; g < groups; ++g, to += sizeof(ActivationGroup) + size_t(format.group)) {
-        const int64_t begin = g * format.group, left = k - begin;
-        const int count = left <= 0 ? 0 : left < format.group ? int(left) : format.group;
+    for (int64_t g = 0; g < layout.padded_groups(k); ++g, to += layout.activation_bytes()) {
+        const int64_t begin = g * layout.group, left = k - begin;
+        const int count = left <= 0 ? 0 : left < layout.group ? int(left) : layout.group;
         const float scale = integer_scale(x + begin, count, kLimit);
-        auto* codes = reinterpret_cast<int8_t*>(to + sizeof(ActivationGroup));
-        int32_t sum = 0;
-        for (int i = 0; i < format.group; i += VF::W)
-            sum += put_activations(x + begin + i, count - i < 0 ? 0 : count - i, scale, codes + i);
+        const int32_t sum = put_activations(layout, x + begin, count, scale, to + sizeof(ActivationGroup));
         const ActivationGroup head{scale, scale * float(sum), -format.zero * sum, 0};
         std::memcpy(to, &head, sizeof head);
     }

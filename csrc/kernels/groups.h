@@ -14,6 +14,14 @@ namespace octavo::OCTAVO_ISA {
 
 constexpr int kGroupColumns = 16;
 
+// A group of a row of activations: x is about scale * code. The codes follow.
+struct ActivationGroup {
+    float scale;       // max |x| / 127; NaN if something in the group is not finite, and then the codes are 0
+    float scaled_sum;  // scale * sum of the codes: what a minimum of 1 adds to the product
+    int32_t start;     // -zero * sum of the codes: what is missing in a sum of products with codes that count from 0
+    int32_t unused;
+};
+
 struct GroupLayout {
     int group, bits;
     bool minimum, half;
@@ -32,22 +40,24 @@ struct GroupLayout {
     constexpr int record_bytes() const { return record_groups() * (scales_bytes() + codes_bytes()); }
     constexpr int codes_at() const { return record_groups() * scales_bytes(); }  // in a record
 
+    // Of an activation's code. AVX2 multiplies 8-bit codes as 16-bit numbers: of a quad the elements 0, 2, 1, 3.
+    constexpr bool wide() const {
+#if defined(OCTAVO_ISA_avx2)
+        return bits == 8;
+#else
+        return false;
+#endif
+    }
+    constexpr int activation_bytes() const { return int(sizeof(ActivationGroup)) + group * (wide() ? 2 : 1); }
+
     int64_t records(int64_t k) const { return (k + record_groups() * group - 1) / (record_groups() * group); }
     int64_t panel_bytes(int64_t k) const { return records(k) * record_bytes(); }
     int64_t padded_groups(int64_t k) const { return records(k) * record_groups(); }
 };
 
-// A group of a row of activations: x is about scale * code. The codes follow.
-struct ActivationGroup {
-    float scale;       // max |x| / 127; NaN if something in the group is not finite, and then the codes are 0
-    float scaled_sum;  // scale * sum of the codes: what a minimum of 1 adds to the product
-    int32_t start;     // -zero * sum of the codes: what is missing in a sum of products with codes that count from 0
-    int32_t unused;
-};
-
 // Bytes that quantise_row writes.
 int64_t quantised_row_bytes(int64_t k, const WeightFormat& format);
-// Rounds k floats to an ActivationGroup and `group` codes for each padded group, those past k zero.
+// Rounds k floats to an ActivationGroup and codes for each padded group, those past k zero.
 void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* out);
 
 void pack_groups(const PackArgs& args, ThreadPool& pool);

@@ -23,6 +23,6 @@ void add(const RowArgs& args, ThreadPool& pool);
 void select(const RowArgs& args, ThreadPool& pool);
 void rotary(const RowArgs& args, ThreadPool& pool);
 void rotary_write_kv(const RowArgs& query, const RowArgs& key, const WriteKVArgs& kv, ThreadPool& pool);
-double dot_chains(bool bf16, int64_t steps, float* result);
+double dot_chains(WeightFormat::Kind kind, int64_t steps, float* result);
 
 }  // namespace octavo::OCTAVO_ISA

@@ -33,20 +33,49 @@ float bf16_chains(int64_t steps) {
     for (int c = 1; c < kChains; ++c) sum[0] = _mm512_add_ps(sum[0], sum[c]);
     return reduce_add({sum[0]});
 }
+
+float integer_chains(int64_t steps) {
+    __m512i sum[kChains];
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_epi32(c);
+    const __m512i a = _mm512_set1_epi8(1);
+    for (int64_t i = 0; i < steps; ++i)
+        for (int c = 0; c < kChains; ++c) asm("vpdpbusd %1, %1, %0" : "+v"(sum[c]) : "v"(a));
+    for (int c = 1; c < kChains; ++c) sum[0] = _mm512_or_si512(sum[0], sum[c]);
+    return 1.0f + float(_mm512_reduce_or_epi32(sum[0]) & 1);
+}
+#elif defined(OCTAVO_ISA_avx2)
+template <bool BYTES>
+float integer_chains(int64_t steps) {
+    __m256i sum[kChains];
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm256_set1_epi32(c);
+    __m256i a = _mm256_set1_epi8(1);
+    for (int64_t i = 0; i < steps; ++i)
+        for (int c = 0; c < kChains; ++c) {
+            asm("" : "+x"(a));  // as if it changed, or its product would be computed once
+            if constexpr (BYTES)
+                sum[c] = _mm256_add_epi16(sum[c], _mm256_maddubs_epi16(a, a));
+            else
+                sum[c] = _mm256_add_epi32(sum[c], _mm256_madd_epi16(a, a));
+        }
+    for (int c = 1; c < kChains; ++c) sum[0] = _mm256_or_si256(sum[0], sum[c]);
+    return 1.0f + float(_mm256_extract_epi32(sum[0], 0) & 1);
+}
 #endif
 
 }  // namespace
 
-double dot_chains(bool bf16, int64_t steps, float* result) {
+double dot_chains(WeightFormat::Kind kind, int64_t steps, float* result) {
+    using Kind = WeightFormat::Kind;
+    const double chains = double(steps) * kChains;
 #if defined(OCTAVO_ISA_avx512)
-    if (bf16) {
-        *result = bf16_chains(steps);
-        return double(steps) * kChains * VF::W * 4;
-    }
+    if (kind == Kind::kBFloat16) return *result = bf16_chains(steps), chains * 64;
+    if (kind != Kind::kFloat32) return *result = integer_chains(steps), chains * 128;
+#elif defined(OCTAVO_ISA_avx2)
+    if (kind == Kind::kInt8) return *result = integer_chains<false>(steps), chains * 32;
+    if (kind == Kind::kInt4) return *result = integer_chains<true>(steps), chains * 64;
 #endif
-    (void)bf16;  // elsewhere bfloat16 weights are widened and the arithmetic is float32
-    *result = float_chains(steps);
-    return double(steps) * kChains * VF::W * 2;
+    (void)kind;  // the arithmetic is float32, whatever the weights are
+    return *result = float_chains(steps), chains * VF::W * 2;
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -38,7 +38,27 @@ def _bfloat16(arena: _native.Arena, rows: Array, isa: str, pool: _native.ThreadP
     return matrix
 
 
-FORMATS: dict[str, Format] = {"bfloat16": Format("bfloat16", _bfloat16), "float32": Format("float32", _float32)}
+def _in_groups(bits: int, *, zero: int = 0, minimum: bool = False) -> Pack:
+    """Groups of 32 with halves for scales. The codes are the floats' lowest bits: what they are takes no time."""
+    kept = _native.WeightFormat.groups(bits, 32, zero=zero, minimum=minimum, half_scales=True)
+
+    def pack(arena: _native.Arena, rows: Array, isa: str, pool: _native.ThreadPool) -> _native.Matrix:
+        n, k = rows.shape
+        matrix = _native.Matrix(arena, n, k, kept, isa)
+        codes = (rows.view(np.uint32) & ((1 << bits) - 1)).astype(np.uint8)
+        scales = np.full((n, -(-k // 32)), 2.0**-bits, np.float32)
+        matrix.pack_groups(codes, scales, scales if minimum else None, 0, pool)
+        return matrix
+
+    return pack
+
+
+FORMATS: dict[str, Format] = {
+    "bfloat16": Format("bfloat16", _bfloat16),
+    "float32": Format("float32", _float32),
+    "int8": Format("int8", _in_groups(8, zero=128)),
+    "int4": Format("int4", _in_groups(4, minimum=True)),
+}
 """Weight formats by name, the default one first."""
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from octavo import _native
 
 PEAKS: dict[str, Callable[[_native.ThreadPool, str], float]] = {
-    "float32": lambda pool, isa: _native.dot_peak(pool, isa, False),
-    "bfloat16": lambda pool, isa: _native.dot_peak(pool, isa, True),
+    "float32": lambda pool, isa: _native.dot_peak(pool, isa, "float32"),
+    "bfloat16": lambda pool, isa: _native.dot_peak(pool, isa, "bfloat16"),
+    "int8": lambda pool, isa: _native.dot_peak(pool, isa, "int8"),
+    "int4": lambda pool, isa: _native.dot_peak(pool, isa, "int4"),
 }
 """Arithmetic -> Gop/s of all threads on operands in registers, with the instruction that kernels of it use."""
 
