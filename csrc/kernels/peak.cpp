@@ -65,14 +65,13 @@ float integer_chains(int64_t steps) {
 }  // namespace
 
 double dot_chains(WeightFormat::Kind kind, int64_t steps, float* result) {
-    using Kind = WeightFormat::Kind;
     const double chains = double(steps) * kChains;
 #if defined(OCTAVO_ISA_avx512)
-    if (kind == Kind::kBFloat16) return *result = bf16_chains(steps), chains * 64;
-    if (kind != Kind::kFloat32) return *result = integer_chains(steps), chains * 128;
+    if (kind == WeightFormat::Kind::kBFloat16) return *result = bf16_chains(steps), chains * 64;
+    if (kind != WeightFormat::Kind::kFloat32) return *result = integer_chains(steps), chains * 128;
 #elif defined(OCTAVO_ISA_avx2)
-    if (kind == Kind::kInt8) return *result = integer_chains<false>(steps), chains * 32;
-    if (kind == Kind::kInt4) return *result = integer_chains<true>(steps), chains * 64;
+    if (kind == WeightFormat::Kind::kInt8) return *result = integer_chains<false>(steps), chains * 32;
+    if (kind == WeightFormat::Kind::kInt4) return *result = integer_chains<true>(steps), chains * 64;
 #endif
     (void)kind;  // the arithmetic is float32, whatever the weights are
     return *result = float_chains(steps), chains * VF::W * 2;
