@@ -9,11 +9,11 @@ PYTHON_DIRS := src tests benchmarks scripts
 CXX_SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/kernels/*.cpp csrc/kernels/*.h)
 
 NATIVE := $(CXX_SOURCES) CMakeLists.txt pyproject.toml
-CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp)
+CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emulated/*.h)
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-torch test-full coverage soak check format build model bench size docs sanitize clean
+.PHONY: help serve test test-torch test-full coverage soak check format build model bench size docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -113,6 +113,21 @@ $(SANITIZE_VENV)/.installed: $(NATIVE)
 	  -C cmake.define.OCTAVO_SANITIZE=address,undefined -e ".[test]"
 	@touch $@
 
+# A third environment, in which the avx512 path is plain C++: what a machine without AVX512 can test of it.
+EMULATE_VENV := $(VENV)-emulate
+EMULATED_TESTS := tests/kernels tests/conformance
+emulate: $(EMULATE_VENV)/.installed  ## the kernels with AVX512 emulated, on a machine that has none
+	$(EMULATE_VENV)/bin/python -m pytest -p no:cacheprovider -q --durations=5 --timeout 1200 -k avx512 \
+	  -m "not torch and not full and not model" $(EMULATED_TESTS) $(ARGS)
+
+$(EMULATE_VENV)/.installed: $(NATIVE) $(wildcard tests/native/emulated/*.h)
+	@echo "compiling Octavo with AVX512 emulated ..."
+	@$(PYTHON) -m venv $(EMULATE_VENV)
+	@$(EMULATE_VENV)/bin/pip install -q "scikit-build-core>=0.11" "nanobind>=2.9" "cmake>=3.26" "ninja>=1.11"
+	@$(EMULATE_VENV)/bin/pip install -q --no-build-isolation -C build-dir=build/emulate \
+	  -C cmake.define.OCTAVO_EMULATE_AVX512=ON -e ".[test]"
+	@touch $@
+
 size:  ## install into a fresh environment and weigh it; fails at 200 MB
 	$(PYTHON) scripts/installed_size.py
 
@@ -120,4 +135,4 @@ docs: $(VENV)/.installed  ## write the generated pages
 	$(BIN)/python scripts/cli_reference.py > docs/cli.md
 
 clean:  ## remove builds and the environment
-	rm -rf build $(VENV) $(SANITIZE_VENV) dist
+	rm -rf build $(VENV) $(SANITIZE_VENV) $(EMULATE_VENV) dist

@@ -18,6 +18,11 @@ std::vector<std::string> supported_paths() {
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16"))
         paths.push_back("avx512");
     if (avx2) paths.push_back("avx2");
+#ifdef OCTAVO_EMULATED_AVX512
+    // Never the best. A build that emulates has no real avx512 path, on any machine.
+    if (!paths.empty() && paths.front() == "avx512") paths.erase(paths.begin());
+    if (avx2) paths.push_back("avx512");
+#endif
 #endif
     paths.push_back("portable");
     return paths;

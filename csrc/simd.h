@@ -95,9 +95,13 @@ struct VPairs {
 };
 // sum + a.low * b.low + a.high * b.high; exact in integers.
 [[gnu::always_inline]] inline VI dot_pairs(VPairs a, VPairs b, VI sum) {
+#if defined(OCTAVO_EMULATED_AVX512)
+    return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
+#else
     // Not the intrinsic: with it gcc 12 copies sums to and from memory in every step of a loop.
     asm("vpdpwssd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
     return sum;
+#endif
 }
 
 inline VF operator+(VF a, VF b) { return {_mm512_add_ps(a.v, b.v)}; }

@@ -71,9 +71,13 @@ using Quad [[gnu::may_alias]] = int32_t;
 
 // sum + the products of 16 quads of unsigned bytes with one quad of signed bytes.
 [[gnu::always_inline]] inline __m512i dot_quads(__m512i codes, const uint8_t* quad, __m512i sum) {
+#if defined(OCTAVO_EMULATED_AVX512)
+    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(*reinterpret_cast<const Quad*>(quad)));
+#else
     // Not the intrinsic: with it gcc 12 copies sums to and from memory in every step of a loop.
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*reinterpret_cast<const Quad*>(quad)));
     return sum;
+#endif
 }
 
 template <int BITS, int GROUP>
