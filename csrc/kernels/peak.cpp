@@ -39,7 +39,12 @@ float integer_chains(int64_t steps) {
     for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_epi32(c);
     const __m512i a = _mm512_set1_epi8(1);
     for (int64_t i = 0; i < steps; ++i)
-        for (int c = 0; c < kChains; ++c) asm("vpdpbusd %1, %1, %0" : "+v"(sum[c]) : "v"(a));
+        for (int c = 0; c < kChains; ++c)
+#if defined(OCTAVO_EMULATED_AVX512)
+            sum[c] = _mm512_dpbusd_epi32(sum[c], a, a);
+#else
+            asm("vpdpbusd %1, %1, %0" : "+v"(sum[c]) : "v"(a));
+#endif
     for (int c = 1; c < kChains; ++c) sum[0] = _mm512_or_si512(sum[0], sum[c]);
     return 1.0f + float(_mm512_reduce_or_epi32(sum[0]) & 1);
 }
