@@ -229,4 +229,7 @@ def test_the_default_model(small: bool) -> None:
     )
     assert_same(found, expected)
     assert seen.stats is not None
-    assert_guessed(seen.stats, 3)
+    if small:  # who is preempted for want of blocks has few left over for drafts
+        assert seen.stats.num_draft_tokens > 0
+    else:
+        assert_guessed(seen.stats, 3)

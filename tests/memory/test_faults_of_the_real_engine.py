@@ -123,7 +123,6 @@ BROKEN_BY: dict[str, str] = {
         tenant_left_out
     """,
     "erasure_under_aborts": """
-        unannounced_row
         erase_before_copy
         erasure_lost
         held_block_erased

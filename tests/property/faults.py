@@ -607,11 +607,11 @@ def finished_row_applied(patch: MonkeyPatch) -> None:
     """The slot that a finished sequence wastes at depth 2 is taken for a token."""
     append = Scheduler._append_tokens
 
-    def undead(scheduler: Scheduler, step: ScheduledStep, result: StepResult, deltas: list[Any]) -> None:
+    def undead(scheduler: Scheduler, step: ScheduledStep, *others: Any) -> None:
         for sequence in step.sampled:
             if sequence.status is SequenceStatus.FINISHED:
                 sequence.status = SequenceStatus.RUNNING
-        append(scheduler, step, result, deltas)
+        append(scheduler, step, *others)
 
     patch.setattr(Scheduler, "_append_tokens", undead)
 

@@ -93,7 +93,9 @@ BLOCKS = LINKED.findall((ROOT / "docs" / "where-every-block-is.md").read_text())
 @pytest.mark.parametrize(("name", "file"), sorted({*NAMED, *BLOCKS}))
 def test_a_page_names_functions_that_exist(name: str, file: str) -> None:
     source = (ROOT / file).read_text()
-    if file.endswith(".cpp"):
+    if file.endswith(".h"):
+        assert re.search(rf"^(class|struct) {re.escape(name)}\b", source, re.MULTILINE), f"{file} has no {name}"
+    elif file.endswith(".cpp"):
         assert re.search(rf"^[\w:*&<> ]*\b{re.escape(name)}\(", source, re.MULTILINE), f"{file} has no {name}"
     else:
         assert name in definitions(source), f"{file} has no {name}"
