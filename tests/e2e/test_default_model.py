@@ -19,7 +19,7 @@ QUESTION: dict[str, Any] = {
     "temperature": 0,
     "max_tokens": 24,
 }
-FIRST_TOKEN_LIMIT_S = 2.5
+FIRST_TOKEN_LIMIT_S = 6.0
 
 
 @pytest.fixture(scope="module")
