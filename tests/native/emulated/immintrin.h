@@ -183,21 +183,40 @@ inline __m512i cvtps_epi32(__m512 x) {
         return f >= -2147483648.0f && f < 2147483648.0f ? int32_t(f) : INT32_MIN;
     });
 }
-#define EMU2(name, expr)                                   \
-    inline __m512 name(__m512 x, __m512 y) {               \
-        F a = as<F>(x), b = as<F>(y);                      \
-        return each([&](int i) -> float { return expr; }); \
-    }
-EMU2(add_ps, a.v[i] + b.v[i])
-EMU2(sub_ps, a.v[i] - b.v[i]) EMU2(mul_ps, a.v[i] * b.v[i]) EMU2(div_ps, a.v[i] / b.v[i])
-    EMU2(max_ps, a.v[i] > b.v[i] ? a.v[i] : b.v[i]) EMU2(min_ps, a.v[i] < b.v[i] ? a.v[i] : b.v[i])
-        EMU2(scalef_ps, a.v[i] != a.v[i]   ? a.v[i]
-                        : b.v[i] != b.v[i] ? b.v[i]
-                                           : float(std::ldexp(double(a.v[i]),
-                                                              int(std::floor(b.v[i] < -1000  ? -1000
-                                                                             : b.v[i] > 1000 ? 1000
-                                                                                             : b.v[i]))))) inline __m512
-    fmadd_ps(__m512 x, __m512 y, __m512 z) {
+inline __m512 add_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float { return a.v[i] + b.v[i]; });
+}
+inline __m512 sub_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float { return a.v[i] - b.v[i]; });
+}
+inline __m512 mul_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float { return a.v[i] * b.v[i]; });
+}
+inline __m512 div_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float { return a.v[i] / b.v[i]; });
+}
+inline __m512 max_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline __m512 min_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline __m512 scalef_ps(__m512 x, __m512 y) {
+    F a = as<F>(x), b = as<F>(y);
+    return each([&](int i) -> float {
+        if (a.v[i] != a.v[i]) return a.v[i];
+        if (b.v[i] != b.v[i]) return b.v[i];
+        const float exponent = b.v[i] < -1000 ? -1000 : b.v[i] > 1000 ? 1000 : b.v[i];
+        return float(std::ldexp(double(a.v[i]), int(std::floor(exponent))));
+    });
+}
+inline __m512 fmadd_ps(__m512 x, __m512 y, __m512 z) {
     F a = as<F>(x), b = as<F>(y), c = as<F>(z);
     return each([&](int i) { return std::fmaf(a.v[i], b.v[i], c.v[i]); });
 }
