@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,24 @@ class Weight:
         seen = (round_to_bfloat16(x) if rounds else x).astype(np.float64)
         product = seen @ self.seen.T.astype(np.float64)
         return product if bias is None else product + bias
+
+
+def check_rows_alone(weight: Any, x: Any, bias: Any, pools: Sequence[Any], counts: Iterable[int]) -> None:
+    """The bits of a row of the product of 512 rows depend on nothing but the row: not on how many others there are, on
+    their order, on where it lies among them, nor on the number of threads.
+
+    Args:
+        weight: Has `linear(x, pool, bias)`.
+        pools: Three, of different sizes.
+        counts: Numbers of rows to multiply by themselves.
+    """
+    whole = weight.linear(x, pools[0], bias)
+    assert np.isfinite(whole).all()
+    for count in counts:
+        assert np.array_equal(weight.linear(x[:count], pools[count % 3], bias), whole[:count])
+    for pool in pools:
+        assert np.array_equal(weight.linear(x, pool, bias), whole)
+    order = np.random.default_rng(4).permutation(512)
+    assert np.array_equal(weight.linear(x[order], pools[1], bias), whole[order])
+    for begin, end in [(0, 100), (100, 101), (101, 400), (400, 512), (511, 512)]:
+        assert np.array_equal(weight.linear(x[begin:end], pools[2], bias), whole[begin:end])

@@ -228,21 +228,28 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
             compile_calls(build)
 
 
+def one_block_kv(backend: CpuBackend) -> Any:
+    """KV memory whose only row has its one block."""
+    kv = backend.allocate_kv(
+        KVShape(
+            layer_groups=(0,),
+            num_kv_heads=1,
+            head_dim=4,
+            dtype="float32",
+            block_size=16,
+            num_blocks=2,
+            max_num_seqs=1,
+            max_blocks_per_seq=1,
+        )
+    )
+    kv.block_tables[:] = 1
+    return kv
+
+
 def test_a_program_is_profiled_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
     """Joined ops have names of their own; a program that is not profiled says nothing."""
     backend = CpuBackend("float32", num_threads=1)
-    shape = KVShape(
-        layer_groups=(0,),
-        num_kv_heads=1,
-        head_dim=4,
-        dtype="float32",
-        block_size=16,
-        num_blocks=2,
-        max_num_seqs=1,
-        max_blocks_per_seq=1,
-    )
-    kv = backend.allocate_kv(shape)
-    kv.block_tables[:] = 1
+    kv = one_block_kv(backend)
     table, weight = (backend.matrix([np.ones((n, 8), np.float32)]) for n in (5, 8))
 
     def build(ops: Any) -> Any:
@@ -291,18 +298,7 @@ def test_weights_in_pieces_are_joined_piece_by_piece(source: str, monkeypatch: p
     weight = backend.matrix([rng.standard_normal((3, 8)).astype(np.float32), grouped])
     table = backend.matrix([rng.standard_normal((11, 8)).astype(np.float32)])
     assert len(weight.pieces) == 2
-    shape = KVShape(
-        layer_groups=(0,),
-        num_kv_heads=1,
-        head_dim=4,
-        dtype="float32",
-        block_size=16,
-        num_blocks=2,
-        max_num_seqs=1,
-        max_blocks_per_seq=1,
-    )
-    kv = backend.allocate_kv(shape)
-    kv.block_tables[:] = 1
+    kv = one_block_kv(backend)
 
     def taken(ops: Any, x: Any) -> Any:
         if source == "plain":

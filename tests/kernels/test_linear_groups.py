@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dense import PATHS
+from dense import PATHS, check_rows_alone
 from grouped import FORMATS, GROUP_SHAPES, GroupWeight
 
 from octavo import _native
@@ -62,16 +62,7 @@ def test_bits_of_a_row_depend_on_the_row_alone(isa: str, name: str, shape: tuple
     n, k = shape
     weight, bias = GroupWeight(n, k, isa, name), np.random.default_rng(3).standard_normal(n).astype(np.float32)
     x = activations(512, k)
-    whole = weight.linear(x, pools[0], bias)
-    assert np.isfinite(whole).all()
-    for count in ROWS:
-        assert np.array_equal(weight.linear(x[:count], pools[count % 3], bias), whole[:count])
-    for pool in pools:
-        assert np.array_equal(weight.linear(x, pool, bias), whole)
-    order = np.random.default_rng(4).permutation(512)
-    assert np.array_equal(weight.linear(x[order], pools[1], bias), whole[order])
-    for begin, end in [(0, 100), (100, 101), (101, 400), (400, 512), (511, 512)]:
-        assert np.array_equal(weight.linear(x[begin:end], pools[2], bias), whole[begin:end])
+    check_rows_alone(weight, x, bias, pools, ROWS)
 
 
 @pytest.mark.parametrize(("isa", "name"), PATH_AND_FORMAT)
