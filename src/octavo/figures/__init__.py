@@ -1,0 +1,1 @@
+"""The figures of the PagedAttention paper from simulation and measurement: pictures, tables, and what differs."""

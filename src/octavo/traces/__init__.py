@@ -1,0 +1,1 @@
+"""Recorded lengths and arrival traces, read from files into requests that the simulator and the benchmarks can send."""
