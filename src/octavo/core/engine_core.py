@@ -193,6 +193,11 @@ class EngineCore:
         return refused
 
     @property
+    def scheduler(self) -> Scheduler:
+        """Those that run and wait, and their blocks; to look at, not to change."""
+        return self._scheduler
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` has something to do: sequences, results to take, or released rows a worker must hear of."""
         return self._scheduler.has_work or bool(self._in_flight)
