@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": VALUES | {"models", "backends", "weights", "_native"},  # times kernels
     "sim": VALUES | {"core"},
     "traces": VALUES | {"sim"},
-    "figures": VALUES | {"sim", "traces", "measure"},
+    "figures": VALUES | {"sim", "traces", "measure", "core"},  # probes read the core
     "cli": VALUES
     | {"server", "engine", "core", "weights", "registry", "measure", "sim", "traces", "figures"}
     | {"_native"},  # doctor looks at it

@@ -1,0 +1,37 @@
+"""Which figures there are."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Sequence
+
+from octavo.errors import ConfigError
+from octavo.figures.figure import AnyFigure
+
+MODULES: dict[str, str] = {}
+"""Name -> module, in the paper's order. A module has its figure as `FIGURE`, and is imported when it is asked for."""
+
+
+def load(names: Sequence[str]) -> list[AnyFigure]:
+    """The figures of these names, in the paper's order; all of them if there are none. "2" is "fig2".
+
+    Raises:
+        ConfigError: If a name is not a figure's.
+    """
+    chosen = {_full(name) for name in names} or set(MODULES)
+    return [_load(name) for name in MODULES if name in chosen]
+
+
+def _load(name: str) -> AnyFigure:
+    figure: AnyFigure = importlib.import_module(MODULES[name]).FIGURE
+    return figure
+
+
+def _full(name: str) -> str:
+    for candidate in (name, f"fig{name}"):
+        if candidate in MODULES:
+            return candidate
+    near = difflib.get_close_matches(f"fig{name.removeprefix('fig')}", MODULES, n=1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    raise ConfigError("figure", name, "one of " + ", ".join(MODULES) + guess)

@@ -1,0 +1,128 @@
+"""Jobs in worker processes, the longest first; those that measure time afterwards, here and alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+from octavo.errors import OctavoError
+from octavo.figures.figure import Job, Numbers
+
+
+class Done(NamedTuple):
+    """A finished job."""
+
+    numbers: Numbers
+    seconds: float
+    """Wall time in its process."""
+
+
+Watcher = Callable[[Job, Done], None]
+
+
+def run_jobs(jobs: Iterable[Job], num_workers: int, watch: Watcher = lambda job, done: None) -> dict[Job, Done]:
+    """Run each distinct job once.
+
+    Args:
+        jobs: Equal ones are one.
+        num_workers: Processes; with 1 everything runs in this one.
+        watch: Told of each job that is done.
+
+    Raises:
+        OctavoError: If a job failed or its process died; it names the job. No worker is left behind, whatever happens.
+    """
+    distinct = sorted(dict.fromkeys(jobs), key=lambda job: -job.weight)
+    together = [job for job in distinct if not job.is_alone]
+    alone = [job for job in distinct if job.is_alone]
+    results: dict[Job, Done] = {}
+
+    def keep(job: Job, done: Done) -> None:
+        results[job] = done
+        watch(job, done)
+
+    num_workers = min(num_workers, len(together))
+    if num_workers > 1:
+        _run_apart(together, num_workers, keep)
+    else:
+        _run_here(together, keep)
+    _run_here(alone, keep)
+    return results
+
+
+def _run_here(jobs: list[Job], keep: Watcher) -> None:
+    for job in jobs:
+        begin = time.perf_counter()
+        numbers = job.run()
+        keep(job, Done(numbers, time.perf_counter() - begin))
+
+
+def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
+    # A fresh interpreter each: a fork would copy whatever threads and locks this process has.
+    context = multiprocessing.get_context("spawn")
+    workers: dict[Connection, BaseProcess] = {}
+    waiting, busy = jobs[::-1], dict[Connection, Job]()
+    try:
+        for _ in range(num_workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            workers[ours] = process
+            _hand_out(ours, waiting, busy)
+        while busy:
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                keep(*_receive(pipe, busy))
+                _hand_out(pipe, waiting, busy)
+    finally:
+        _stop(workers)
+
+
+def _hand_out(pipe: Connection, waiting: list[Job], busy: dict[Connection, Job]) -> None:
+    if waiting:
+        busy[pipe] = job = waiting.pop()
+        pipe.send(job)
+
+
+def _receive(pipe: Connection, busy: dict[Connection, Job]) -> tuple[Job, Done]:
+    job = busy.pop(pipe)
+    try:
+        answer: Any = pipe.recv()
+    except EOFError:
+        raise OctavoError(f"the process that ran {job.label} died; was there too little memory?") from None
+    if isinstance(answer, str):
+        raise OctavoError(f"{job.label} failed:\n{answer}")
+    return job, answer
+
+
+def _stop(workers: dict[Connection, BaseProcess]) -> None:
+    for pipe, process in workers.items():
+        pipe.close()
+        process.terminate()
+    for process in workers.values():
+        process.join()
+
+
+def _work(pipe: Connection) -> None:
+    """A worker: jobs in, what came of them out, until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
+    while True:
+        try:
+            job: Job = pipe.recv()
+        except EOFError:
+            return
+        begin = time.perf_counter()
+        try:
+            answer: Done | str = Done(job.run(), time.perf_counter() - begin)
+        except Exception:
+            answer = traceback.format_exc()
+        try:
+            pipe.send(answer)
+        except OSError:  # nobody waits for it any more
+            return
