@@ -17,40 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo import _native
+from octavo.measure.attention import AttentionPass, Batch
+from octavo.measure.paging import scattered
+from octavo.measure.shapes import Shapes
 
 NUM_SEQS, CONTEXT, HEADS_PER_KV_HEAD = 8, 512, 3
 SIZES = (8, 16, 32, 64, 128)
-
-
-def make_memory(block_size: int, args: argparse.Namespace) -> _native.KVMemory:
-    columns = CONTEXT // block_size
-    num_blocks = NUM_SEQS * columns + 1
-    kv = _native.KVMemory(
-        layer_groups=(0,) * args.layers,
-        num_kv_heads=args.kv_heads,
-        head_dim=args.head_dim,
-        dtype=args.dtype,
-        block_size=block_size,
-        num_blocks=num_blocks,
-        max_num_seqs=NUM_SEQS,
-        max_blocks_per_seq=columns,
-    )
-    data = bytes([0x3C]) * kv.bytes_per_block  # a small finite number in every dtype
-    for block in range(1, num_blocks):
-        kv.import_block(block, data)
-    ids = np.random.default_rng(0).permutation(np.arange(1, num_blocks))
-    kv.block_tables[0] = ids.reshape(NUM_SEQS, columns)
-    return kv
-
-
-def attend(kv: _native.KVMemory, args: argparse.Namespace, pool: _native.ThreadPool) -> None:
-    num_heads = args.kv_heads * HEADS_PER_KV_HEAD
-    query = np.random.default_rng(1).standard_normal((NUM_SEQS, num_heads * args.head_dim), np.float32)
-    out = np.empty_like(query)
-    rows, starts = np.arange(NUM_SEQS, dtype=np.int32), np.arange(NUM_SEQS + 1, dtype=np.int32)
-    lengths = np.full(NUM_SEQS, CONTEXT, np.int32)
-    for layer in range(args.layers):
-        _native.attention(kv, layer, query, out, num_heads, 0.125, 0, rows, starts, lengths, pool, args.isa)
 
 
 def copy(kv: _native.KVMemory, num_blocks: int) -> None:
@@ -64,7 +36,7 @@ def swap(kv: _native.KVMemory, slots: npt.NDArray[np.uint8]) -> None:
         kv.swap_out(block, slots[block])
 
 
-def least(work: dict[int, Callable[[], None]], repeats: int) -> dict[int, float]:
+def least(work: dict[int, Callable[[], object]], repeats: int) -> dict[int, float]:
     """The least CPU seconds of each, taken in turn."""
     best = dict.fromkeys(work, float("inf"))
     for _ in range(repeats):
@@ -85,8 +57,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     args = parser.parse_args()
     pool = _native.ThreadPool(1)
-    memories = {size: make_memory(size, args) for size in SIZES}
-    attention = least({size: lambda kv=kv: attend(kv, args, pool) for size, kv in memories.items()}, args.repeats)
+    shapes = Shapes(
+        num_heads=args.kv_heads * HEADS_PER_KV_HEAD,
+        num_kv_heads=args.kv_heads,
+        head_dim=args.head_dim,
+        num_layers=args.layers,
+    )
+    batch = Batch(NUM_SEQS, CONTEXT)
+    passes = {size: AttentionPass(shapes, batch, args.dtype, pool, args.isa, scattered(size)) for size in SIZES}
+    memories = {size: each.kv for size, each in passes.items()}
+    runs = {size: each.case().run for size, each in passes.items()}
+    attention = least({size: lambda run=run: run(time.process_time) for size, run in runs.items()}, args.repeats)
     print(f"{args.isa}, {args.dtype}, {args.layers} layers, {args.kv_heads} KV heads of {args.head_dim}, 1 thread")
     print(f"{'tokens':>6}{'KiB':>8}{'attention us/token':>20}{'to 64':>8}{'copy us/block':>15}{'swap us/block':>15}")
     moves = min(args.repeats, 3)

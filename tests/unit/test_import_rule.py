@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "executor": VALUES | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
-    "measure": VALUES | {"models", "backends", "weights", "_native"},  # times kernels
+    "measure": VALUES  # times kernels and the worker
+    | {"worker", "models", "backends", "weights", "registry", "core.step", "_native"},
     "sim": VALUES | {"core"},
     "traces": VALUES | {"sim"},
     "figures": VALUES | {"sim", "traces", "measure", "core"},  # probes read the core

@@ -1,1 +1,1 @@
-"""Kernels beside what the machine can do: `octavo bench kernels`."""
+"""Times kernels and the worker: `octavo bench kernels`, and the measured figures."""

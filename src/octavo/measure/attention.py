@@ -15,7 +15,24 @@ from octavo.measure.shapes import Shapes
 KV_ARITHMETIC = {"bfloat16": "bfloat16", "int8": "bfloat16", "float32": "float32"}
 """KV dtype -> the arithmetic that bounds attention over it. (int8's values are widened; no peak is its own.)"""
 
-PAGED_BLOCK, CONTIGUOUS_BLOCK = 16, 256
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the blocks of a batch lie."""
+
+    name: str
+    block_size: int
+    """Tokens."""
+    scattered: bool
+    """In random order, or each sequence's next to each other."""
+    shared: bool = True
+    """All layers in one memory, as they are served: a block holds its tokens' KV of every layer. Otherwise each layer
+    has a memory of its own, in which neighbouring blocks follow each other without a gap."""
+
+
+PAGED = Layout("blocks of 16", 16, scattered=True)
+CONTIGUOUS = Layout("contiguous", 256, scattered=False, shared=False)
+"""The largest blocks, in order: as near to one long array a sequence as the kernel can be given."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +88,28 @@ class AttentionPass:
     """Attention of all layers over one batch."""
 
     def __init__(
-        self, shapes: Shapes, batch: Batch, dtype: str, pool: _native.ThreadPool, isa: str, *, contiguous: bool = False
+        self,
+        shapes: Shapes,
+        batch: Batch,
+        dtype: str,
+        pool: _native.ThreadPool,
+        isa: str,
+        layout: Layout = PAGED,
     ) -> None:
         self._shapes, self._batch, self._dtype, self._pool, self._isa = shapes, batch, dtype, pool, isa
-        self._contiguous = contiguous
-        layers = shapes.num_layers
-        if contiguous:  # a memory for each layer and blocks in order: as near to one long array as there is
-            memories = [make_memory(shapes, batch, dtype, 1, CONTIGUOUS_BLOCK, scattered=False) for _ in range(layers)]
-            self._layers = [(kv, 0) for kv in memories]
-        else:
-            kv = make_memory(shapes, batch, dtype, layers, PAGED_BLOCK, scattered=True)
+        self._layout = layout
+        layers, size, scattered = shapes.num_layers, layout.block_size, layout.scattered
+        if layout.shared:
+            kv = make_memory(shapes, batch, dtype, layers, size, scattered=scattered)
             self._layers = [(kv, layer) for layer in range(layers)]
+        else:
+            memories = [make_memory(shapes, batch, dtype, 1, size, scattered=scattered) for _ in range(layers)]
+            self._layers = [(kv, 0) for kv in memories]
+
+    @property
+    def kv(self) -> _native.KVMemory:
+        """The memory of the first layer."""
+        return self._layers[0][0]
 
     def case(self) -> Case:
         """Floor: every key and value of the batch once, or two products for every pair of query and key it sees."""
@@ -105,7 +133,7 @@ class AttentionPass:
         seen = batch.num_seqs * sum(range(batch.context - batch.new + 1, batch.context + 1))
         return Case(
             kernel="attention",
-            form=f"{self._dtype}, {'contiguous' if self._contiguous else f'blocks of {PAGED_BLOCK}'}",
+            form=f"{self._dtype}, {self._layout.name}",
             size=batch.size,
             run=run,
             num_bytes=self._num_bytes(),
@@ -116,10 +144,9 @@ class AttentionPass:
 
     def _num_bytes(self) -> float:
         """Of the batch's tokens, in all layers."""
-        kv, _ = self._layers[0]
-        per_token = kv.bytes_per_block / (CONTIGUOUS_BLOCK if self._contiguous else PAGED_BLOCK)
-        memories = len(self._layers) if self._contiguous else 1
-        return float(self._batch.num_seqs * self._batch.context * per_token * memories)
+        memories = 1 if self._layout.shared else len(self._layers)
+        per_token = self.kv.bytes_per_block / self._layout.block_size * memories
+        return float(self._batch.num_seqs * self._batch.context * per_token)
 
 
 def attention_cases(
@@ -130,5 +157,5 @@ def attention_cases(
         if batch.context > max_context:
             continue
         passes = [AttentionPass(shapes, batch, dtype, pool, isa) for dtype in dtypes]
-        passes.append(AttentionPass(shapes, batch, dtypes[0], pool, isa, contiguous=True))
+        passes.append(AttentionPass(shapes, batch, dtypes[0], pool, isa, CONTIGUOUS))
         yield [each.case() for each in passes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,23 @@ class Case:
     """Whose peak bounds the operations: a name of `probes.PEAKS`."""
     num_calls: int = 1
     """Kernel calls in one run: each forks and joins at least once when it is large enough."""
+
+
+def take_turns(
+    runs: Sequence[Callable[[Clock], float]], repeats: int, clock: Clock = time.perf_counter
+) -> list[list[float]]:
+    """Seconds of each run in each of `repeats` turns, after one that does not count.
+
+    Each turn begins with another run, so that none always follows the same one: `[runs][repeats]`.
+    """
+    seconds: list[list[float]] = [[0.0] * repeats for _ in runs]
+    for run in runs:
+        run(clock)
+    for turn in range(repeats):
+        for place in range(len(runs)):
+            index = (turn + place) % len(runs)
+            seconds[index][turn] = runs[index](clock)
+    return seconds
 
 
 @dataclass
