@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 import octavo._native as _native
-from octavo.backends.cpu_weights import Stack, as_stored, pack
+from octavo.backends.cpu_weights import Stack, as_stored, pack, packed_bytes
 from octavo.backends.fusion import Call, View, fuse, last_uses
 from octavo.backends.protocol import (
     Array,
@@ -215,13 +215,16 @@ class CpuBackend:
         }
 
     def matrix(self, parts: Sequence[WeightPart]) -> Weight:
-        def new(rows: int, columns: int, kept: _native.WeightFormat) -> _native.Matrix:
-            return _native.Matrix(self._arena, rows, columns, kept, self.isa)
-
-        return pack(parts, self.dtype == "bfloat16", new, self._pool)
+        return pack(parts, self.dtype == "bfloat16", self._new_matrix(self._arena), self._pool)
 
     def num_bytes(self, weight: Weight) -> int:
         return int(weight.nbytes)
+
+    def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
+        return packed_bytes(parts, self.dtype == "bfloat16", self._new_matrix(_native.Arena()))
+
+    def _new_matrix(self, arena: _native.Arena) -> Callable[[int, int, _native.WeightFormat], _native.Matrix]:
+        return lambda rows, columns, kept: _native.Matrix(arena, rows, columns, kept, self.isa)
 
     def vector(self, data: Array) -> Weight:
         return as_stored(data, False).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -49,15 +49,29 @@ def pack(
         new_matrix: Makes an empty matrix of rows, columns and format.
     """
     pieces = []
-    for key, run in itertools.groupby(parts, _key):
-        blocks = list(run)
-        matrix = new_matrix(sum(len(block) for block in blocks), blocks[0].shape[1], _format(key, bf16))
+    for matrix, blocks in _empty_pieces(parts, bf16, new_matrix):
         start = 0
         for block in blocks:
             _pack_block(matrix, block, bf16, start, pool)
             start += len(block)
         pieces.append(matrix)
     return pieces[0] if len(pieces) == 1 else Stack(tuple(pieces))
+
+
+def packed_bytes(
+    parts: Sequence[WeightPart], bf16: bool, new_matrix: Callable[[int, int, _native.WeightFormat], _native.Matrix]
+) -> int:
+    """Memory that `pack` would take. The matrices it makes on the way stay empty, so that they take none."""
+    return sum(matrix.nbytes for matrix, _ in _empty_pieces(parts, bf16, new_matrix))
+
+
+def _empty_pieces(
+    parts: Sequence[WeightPart], bf16: bool, new_matrix: Callable[[int, int, _native.WeightFormat], _native.Matrix]
+) -> Iterator[tuple[_native.Matrix, list[WeightPart]]]:
+    """A matrix for each run of parts in one format, with the parts that belong into it."""
+    for key, run in itertools.groupby(parts, _key):
+        blocks = list(run)
+        yield new_matrix(sum(len(block) for block in blocks), blocks[0].shape[1], _format(key, bf16)), blocks
 
 
 def as_stored(array: Array, bf16: bool) -> Array:

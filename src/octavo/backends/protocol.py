@@ -283,6 +283,9 @@ class Backend(Protocol):
     def num_bytes(self, weight: Weight) -> int:
         """Memory that a weight made by `matrix` takes."""
 
+    def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
+        """Memory that `matrix(parts)` would take. Only shapes and formats count; nothing is read or made."""
+
     def vector(self, data: Array) -> Weight:
         """A float32 vector from float32 or bfloat16."""
 

@@ -6,6 +6,7 @@ makes a row's bits independent of what else was in the matrix product, up to flo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,6 +214,9 @@ class ReferenceBackend:
 
     def num_bytes(self, weight: Weight) -> int:
         return int(weight.nbytes)
+
+    def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
+        return 4 * sum(math.prod(part.shape) for part in parts)
 
     def vector(self, data: Array) -> Weight:
         return to_float32(data)

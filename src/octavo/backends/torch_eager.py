@@ -7,6 +7,7 @@ shape. Tokens are sampled by the numpy reference on the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -218,6 +219,9 @@ class TorchBackend:
 
     def num_bytes(self, weight: Weight) -> int:
         return int(weight.nbytes)
+
+    def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
+        return int(_DTYPES[self.dtype].itemsize) * sum(math.prod(part.shape) for part in parts)
 
     def vector(self, data: Array) -> Weight:
         return _tensor(data).float()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from octavo.backends.protocol import Backend, Weight
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.decoder import DecoderWeights, LayerWeights
-from octavo.models.matrices import EMBEDDING, HEAD, MatrixReader, read_stacked
+from octavo.models.matrices import EMBEDDING, HEAD, MatrixReader, MatrixSizer, read_stacked
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 
@@ -30,13 +32,31 @@ def load(
             be quantised has something that is not finite or too large.
         UnsupportedModelError: Naming a tensor that the decoder has no use for: without it the answers would be wrong.
     """
-    shapes = expected_shapes(spec)
-    _refuse_strangers(checkpoint, shapes)
-    for name, shape in shapes.items():
-        found = checkpoint.info(name).shape
-        if found != shape:
-            raise ModelFileError(checkpoint.path.name, f"tensor {name!r}", f"has shape {found}; must be {shape}")
-    reader = _Reader(checkpoint, backend, dtype, shapes, MatrixReader(checkpoint, dtype, quantization))
+    return _load(_Reader(checkpoint, spec, backend, MatrixReader(checkpoint, dtype, quantization), dtype), spec)
+
+
+class WeightSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decoder's weights will be in memory."""
+
+    num_bytes: int
+    formats: tuple[str, ...]
+    """How the matrices are kept, for people; what most elements are in first."""
+
+
+def weight_size(
+    checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str, quantization: str = "none"
+) -> WeightSize:
+    """`num_bytes` and `formats` of what `load` makes, from names, shapes and formats alone. No tensor is read.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: As `load`, but for what only a tensor's values tell.
+    """
+    sizer = _Sizer(checkpoint, spec, backend, MatrixSizer(checkpoint, dtype, quantization), dtype)
+    weights = _load(sizer, spec)
+    return WeightSize(num_bytes=weights.num_bytes, formats=weights.formats)
+
+
+def _load(reader: _Reader, spec: DecoderSpec) -> DecoderWeights:
     embedding = reader.matrix([EMBEDDING])
     weights = DecoderWeights(
         embedding=embedding,
@@ -103,22 +123,22 @@ def _layer(reader: _Reader, prefix: str) -> LayerWeights:
 
 
 class _Reader:
-    """Reads tensors and packs them; counts what becomes of the matrices."""
+    """Reads tensors and packs them; counts what becomes of the matrices. Made only for a sound checkpoint."""
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        backend: Backend,
-        dtype: str,
-        shapes: dict[str, tuple[int, ...]],
-        matrices: MatrixReader,
+        self, checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, matrices: MatrixReader, dtype: str
     ) -> None:
         self._checkpoint = checkpoint
         self._backend = backend
         self._dtype = dtype
-        self._shapes = shapes
+        self._shapes = expected_shapes(spec)
         self._matrices = matrices
         self.num_bytes = 0
+        _refuse_strangers(checkpoint, self._shapes)
+        for name, shape in self._shapes.items():
+            found = checkpoint.info(name).shape
+            if found != shape:
+                raise ModelFileError(checkpoint.path.name, f"tensor {name!r}", f"has shape {found}; must be {shape}")
 
     def matrix(self, names: Sequence[str]) -> Weight:
         """Tensors row-wise below each other. Floats that follow each other are read into one array."""
@@ -143,3 +163,14 @@ class _Reader:
         found = sorted(elements, key=lambda kind: -elements[kind])
         expands = not self._backend.keeps_groups
         return tuple(f"{kind} expanded to {self._dtype}" if expands and kind != self._dtype else kind for kind in found)
+
+
+class _Sizer(_Reader):
+    """Counts what a _Reader would make, and makes nothing."""
+
+    def matrix(self, names: Sequence[str]) -> Weight:
+        self.num_bytes += self._backend.matrix_bytes(self._matrices.parts({n: self._shapes[n] for n in names}))
+        return None
+
+    def vector(self, names: Sequence[str]) -> Weight:
+        return None

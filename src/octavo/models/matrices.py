@@ -11,7 +11,7 @@ import numpy as np
 from octavo.backends.protocol import Array, GroupedWeight, WeightPart
 from octavo.errors import ModelFileError
 from octavo.weights.checkpoint import Checkpoint
-from octavo.weights.groups import quantize
+from octavo.weights.groups import hollow_quantized, quantize
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -43,8 +43,7 @@ class MatrixReader:
         parts: list[WeightPart] = []
         for as_floats, run in itertools.groupby(found, lambda pair: pair[1] is None):
             if as_floats:
-                floats = {name: shapes[name] for name, _ in run}
-                stacked = read_stacked(self._checkpoint, floats, self._dtype)
+                stacked = self._floats({name: shapes[name] for name, _ in run})
                 self.elements[self._dtype] += stacked.size
                 parts.append(stacked)
             else:
@@ -55,7 +54,7 @@ class MatrixReader:
         """The tensor in groups, or None if it is to be floats."""
         if self._quantization == "none":
             return None
-        stored = self._checkpoint.read_grouped(name)
+        stored = self._stored(name)
         if self._quantization == "auto":
             return stored if stored is None else self._as_stored(name, stored)
         bits = 8 if name in (EMBEDDING, HEAD) else _BITS[self._quantization]
@@ -69,6 +68,19 @@ class MatrixReader:
         return stored
 
     def _quantised(self, name: str, bits: int) -> GroupedWeight:
+        made = self._rounded(name, bits)
+        self.elements[f"int{bits} (groups of {made.group})"] += made.codes.size
+        return made
+
+    # ---- what touches the data
+
+    def _floats(self, shapes: Shapes) -> Array:
+        return read_stacked(self._checkpoint, shapes, self._dtype)
+
+    def _stored(self, name: str) -> GroupedWeight | None:
+        return self._checkpoint.read_grouped(name)
+
+    def _rounded(self, name: str, bits: int) -> GroupedWeight:
         narrow = self._checkpoint.info(name).dtype == "bf16"
         made = quantize(self._checkpoint.read(name, "bfloat16" if narrow else "float32"), bits)
         if not np.isfinite(made.scales).all():
@@ -77,8 +89,22 @@ class MatrixReader:
                 f"tensor {name!r}",
                 "has values that are not finite or too large to quantise",
             )
-        self.elements[f"int{bits} (groups of {made.group})"] += made.codes.size
         return made
+
+
+class MatrixSizer(MatrixReader):
+    """Shapes and formats of what a MatrixReader reads, all zeros that take no memory. No tensor is read."""
+
+    def _floats(self, shapes: Shapes) -> Array:
+        rows, columns = sum(shape[0] for shape in shapes.values()), next(iter(shapes.values()))[1:]
+        zero = np.float32(0) if self._dtype == "float32" else np.uint16(0)
+        return np.broadcast_to(zero, (rows, *columns))
+
+    def _stored(self, name: str) -> GroupedWeight | None:
+        return self._checkpoint.hollow_grouped(name)
+
+    def _rounded(self, name: str, bits: int) -> GroupedWeight:
+        return hollow_quantized(self._checkpoint.info(name).shape, bits)
 
 
 def read_stacked(checkpoint: Checkpoint, shapes: Shapes, dtype: str) -> Array:

@@ -60,6 +60,9 @@ class Checkpoint(Protocol):
     def read_grouped(self, name: str) -> GroupedWeight | None:
         """The matrix with the integers and scales that are stored; None if it is stored as floats."""
 
+    def hollow_grouped(self, name: str) -> GroupedWeight | None:
+        """The shape and format of what `read_grouped` gives, all zeros that take no memory. Nothing is read."""
+
     def fingerprint(self) -> str:
         """Hex digest that changes with the weights: hashes header, sizes and a sample of the data, in milliseconds."""
 

@@ -21,7 +21,7 @@ from octavo.weights.files import fingerprint
 from octavo.weights.gguf import GGUFFile, GGUFTensor
 from octavo.weights.gguf_config import ARCHITECTURES, config_of
 from octavo.weights.gguf_vocabulary import read_vocabulary
-from octavo.weights.groups import read_groups
+from octavo.weights.groups import hollow_groups, read_groups
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -96,6 +96,10 @@ class GGUFCheckpoint:
         if grouped is not None:
             self._file.drop(tensor.name)
         return grouped
+
+    def hollow_grouped(self, name: str) -> GroupedWeight | None:
+        tensor = self._source(name).tensor
+        return hollow_groups(tensor.type.name, tensor.shape)
 
     def fingerprint(self) -> str:
         header = self._file.bytes_at(0, self._file.data_offset)

@@ -64,6 +64,37 @@ def quantize(values: FloatArray, bits: int, *, num_threads: int | None = None) -
     )
 
 
+def hollow_groups(type_name: str, shape: tuple[int, ...]) -> GroupedWeight | None:
+    """What `read_groups` gives of a tensor of this type and shape, but all zeros, which take no memory."""
+    layout = _native.group_layout(type_name)
+    if layout is None:
+        return None
+    bits, group, zero, has_minimum, half_scales = layout
+    return _hollow(shape, bits, group, zero, has_minimum=has_minimum, half_scales=half_scales)
+
+
+def hollow_quantized(shape: tuple[int, ...], bits: int) -> GroupedWeight:
+    """What `quantize` makes of a matrix `[N, K]`, but all zeros, which take no memory."""
+    zero = 0 if bits == 4 else 128
+    return _hollow(shape, bits, QUANTIZE_GROUP, zero, has_minimum=bits == 4, half_scales=True)
+
+
+def _hollow(
+    shape: tuple[int, ...], bits: int, group: int, zero: int, *, has_minimum: bool, half_scales: bool
+) -> GroupedWeight:
+    rows, columns = shape
+    scales = np.broadcast_to(np.float32(0), (rows, -(-columns // group)))
+    return GroupedWeight(
+        codes=np.broadcast_to(np.uint8(0), (rows, columns)),
+        scales=scales,
+        minimums=scales if has_minimum else None,
+        bits=bits,
+        group=group,
+        zero=zero,
+        half_scales=half_scales,
+    )
+
+
 def _group_values(rows: int, columns: int, group: int, has_minimum: bool) -> tuple[Float32Array, Float32Array | None]:
     shape = (rows, -(-columns // group))
     return np.empty(shape, np.float32), np.empty(shape, np.float32) if has_minimum else None

@@ -76,6 +76,9 @@ class HFCheckpoint:
     def read_grouped(self, name: str) -> GroupedWeight | None:
         return None
 
+    def hollow_grouped(self, name: str) -> GroupedWeight | None:
+        return None
+
     def fingerprint(self) -> str:
         headers = [self._config_bytes, *(shard.header() for shard in self._shards)]
         return fingerprint(headers, (self._data(name) for name in self._shard_of))
