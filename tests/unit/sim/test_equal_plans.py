@@ -153,6 +153,6 @@ def test_engine_and_simulator_plan_alike(settings: dict[str, Any], n: int) -> No
 
 
 def _num_host_blocks(config: EngineConfig) -> int:
-    core, info, close = build_engine(config, resolve(config.model.model))
+    _, info, close = build_engine(config, resolve(config.model.model))
     close()
     return info.num_host_blocks
