@@ -1,0 +1,87 @@
+"""When requests arrive: seconds from the start of a workload, in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+
+from octavo.errors import ConfigError
+
+
+def poisson(rate: float, duration_s: float, rng: Random) -> list[float]:
+    """A Poisson process: independent exponential gaps with mean 1 / `rate` (section 6.1 of the paper).
+
+    The authors' script draws Poisson counts for slices of 10 ms instead, and lets a slice's requests arrive together;
+    at the rates of the paper a step takes longer than a slice, so the two cannot be told apart.
+
+    Raises:
+        ConfigError: If `rate` or `duration_s` is not above 0 and finite.
+    """
+    _check(rate, duration_s)
+    return _renewal(duration_s, rng.expovariate(rate), lambda: rng.expovariate(rate))
+
+
+def bursty(rate: float, duration_s: float, rng: Random, cv: float = 4.0) -> list[float]:
+    """Gaps from a gamma distribution with mean 1 / `rate` and coefficient of variation `cv`: many short gaps, a few
+    long ones. `cv` = 1 is a Poisson process; below 1 arrivals are more regular than that.
+
+    The process is stationary: the wait for the first arrival is that of an observer who comes at a random moment,
+    so that `rate` * `duration_s` requests are expected for any `cv`.
+
+    Raises:
+        ConfigError: If `rate`, `duration_s` or `cv` is not above 0 and finite.
+    """
+    _check(rate, duration_s)
+    _check_positive("cv", cv)
+    shape = cv**-2
+    scale = 1 / (rate * shape)
+    # A random moment falls into a gap with a probability proportional to the gap's length, and anywhere within it.
+    first = rng.random() * rng.gammavariate(shape + 1, scale)
+    return _renewal(duration_s, first, lambda: rng.gammavariate(shape, scale))
+
+
+def from_trace(times_s: Sequence[float], duration_s: float, rate: float | None = None) -> list[float]:
+    """Arrivals as they were recorded, from the first one on, for `duration_s`.
+
+    Args:
+        times_s: Recorded times, in order, from any origin.
+        rate: Mean rate to stretch or shrink all gaps to; None keeps the recorded one.
+
+    A trace shorter than `duration_s` begins again, one mean gap after its last arrival.
+
+    Raises:
+        ConfigError: If `rate` or `duration_s` is not above 0 and finite, or the trace holds no two different times
+            but must be rescaled or repeated.
+    """
+    _check(1.0 if rate is None else rate, duration_s)
+    span = times_s[-1] - times_s[0] if times_s else 0.0
+    if span <= 0:
+        raise ConfigError("arrivals", list(times_s[:3]), "at least two times that differ")
+    mean_gap = span / (len(times_s) - 1)
+    stretch = 1.0 if rate is None else 1 / (rate * mean_gap)
+    lap_s = (span + mean_gap) * stretch
+    once = [(time - times_s[0]) * stretch for time in times_s]
+    laps = math.ceil(duration_s / lap_s)
+    return [
+        start + time for start in (lap * lap_s for lap in range(laps)) for time in once if start + time < duration_s
+    ]
+
+
+def _renewal(duration_s: float, first: float, gap: Callable[[], float]) -> list[float]:
+    times = []
+    now = first
+    while now < duration_s:
+        times.append(now)
+        now += gap()
+    return times
+
+
+def _check(rate: float, duration_s: float) -> None:
+    _check_positive("rate", rate)
+    _check_positive("duration_s", duration_s)
+
+
+def _check_positive(field: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(field, value, "above 0 and finite")
