@@ -93,6 +93,13 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not 0 < value <= 1e7:
             raise ConfigError(name, value, "seconds above 0, at most 10000000")
+    if not 1 <= args.block_size <= 256 or args.block_size & (args.block_size - 1):
+        raise ConfigError("block_size", args.block_size, "a power of two from 1 to 256")
+    for name in ("num_blocks", "max_num_seqs", "max_num_batched_tokens", "batch_size", "num_host_blocks"):
+        value = getattr(args, name)
+        least = 0 if name == "num_host_blocks" else 1
+        if value is not None and not least <= value < 1 << 31:
+            raise ConfigError(name, value, f"an integer of at least {least}")
     for rate in args.rate or ():
         if not 0 < rate <= 1e5:
             raise ConfigError("rate", rate, "requests a second above 0, at most 100000")
@@ -137,9 +144,12 @@ def _system(args: argparse.Namespace, policy: str) -> PaperSystem:
 
 def _simulate(chosen: PaperSystem, requests: list[Any], until_s: float | None) -> SimResult:
     from octavo.sim.simulator import simulate
-    from octavo.traces.beams import recorded_beams
 
-    beams = recorded_beams() if any(request.beam_width for request in requests) else None
+    beams = None
+    if any(request.beam_width for request in requests):
+        from octavo.traces.beams import recorded_beams  # type: ignore
+
+        beams = recorded_beams()
     return simulate(chosen.system, chosen.cost, requests, until_s=until_s, beams=beams)
 
 
@@ -182,14 +192,13 @@ def _report(args: argparse.Namespace, summary: str, rows: list[dict[str, Any]]) 
 
 
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("system")
-    for name in (
-        "req/s", "s/token", "TTFT p50, s", "p99, s", "TPOT p50, ms", "token/s", "running", "preempted", "faster than real"
-    ):  # fmt: skip
+    for name in ("req/s", "s/token", "TTFT s", "TPOT ms", "token/s", "running", "preempted", "faster"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
@@ -197,11 +206,14 @@ def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
             "trace" if row["rate"] is None else f"{row['rate']:g}",
             f"{row['normalized_latency_s']:.3f}",
             f"{row['ttft_p50_s']:.2f}",
-            f"{row['ttft_p99_s']:.2f}",
             f"{row['tpot_p50_s'] * 1e3:.1f}",
             f"{row['tokens_per_s']:.0f}",
             f"{row['mean_running']:.2f}",
             f"{row['num_preemptions']}",
-            f"{row['simulated_s'] / row['wall_s']:.0f}x",
+            f"{row['simulated_s'] / row['wall_s']:.0f}",
         )
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        "s/token: mean latency by output length. TTFT, TPOT: medians. running: sequences in a step. faster: than real."
+    )
