@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument("--duration", type=float, default=600.0, metavar="S", help="seconds of arrivals (default: 600)")
     load.add_argument("--seed", type=integer, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
-    load.add_argument("--arrivals", metavar="NAME", help="poisson, bursty or trace (default: the workload's own)")
+    load.add_argument(
+        "--arrivals",
+        metavar="NAME",
+        help="poisson, bursty, artifact (the paper's own draws) or trace (default: the workload's own)",
+    )
     load.add_argument("--cv", type=float, default=4.0, metavar="X", help="variation of bursty gaps (default: 4)")
     load.add_argument("--trace", metavar="FILE", help="lengths or trace to read instead of the bundled ones")
     load.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from octavo.core.kv_spec import KVGroup, KVSpec
@@ -73,9 +74,17 @@ class SimulatedExecutor:
         cost: What steps take.
         clock: Moves to the end of a step when its result is asked for.
         beams: Answers for the model in beam searches; without it a plan with one is an error.
+        observe: Called while a step is under way, with its work, its end and its duration.
     """
 
-    def __init__(self, system: System, cost: CostModel, clock: VirtualClock, beams: Candidates | None = None) -> None:
+    def __init__(
+        self,
+        system: System,
+        cost: CostModel,
+        clock: VirtualClock,
+        beams: Candidates | None = None,
+        observe: Callable[[StepWork, float, float], None] | None = None,
+    ) -> None:
         self.kv_spec = KVSpec(
             groups=(KVGroup(layers=(0,), window=system.window),), block_size=system.block_size, bytes_per_block=1
         )
@@ -86,6 +95,7 @@ class SimulatedExecutor:
         self._cost = cost
         self._clock = clock
         self._beams = beams
+        self._observe = observe
         self._busy_until_s = 0.0
         self._rows: dict[int, _Row] = {}
 
@@ -96,6 +106,8 @@ class SimulatedExecutor:
         cost = self._cost.step(work)
         start_s = max(self._clock.now_s, self._busy_until_s)
         self._busy_until_s = start_s + cost.forward_s + cost.swap_s
+        if self._observe is not None:
+            self._observe(work, self._busy_until_s, cost.forward_s + cost.swap_s)
         result = StepResult(
             plan.step_id,
             [TOKEN] * len(plan.sample_rows),

@@ -24,13 +24,13 @@ class Probe(Protocol):
     """Looks on. May read anything of the core and must change nothing."""
 
     def observe(self, core: EngineCore, work: StepWork, now_s: float, duration_s: float) -> None:
-        """A step has ended and its result is applied.
+        """A step is planned and under way: whoever is computed in it runs and holds its blocks, and nobody has left.
 
         Args:
             core: Of which `core.scheduler` holds those that run and wait, and the blocks.
-            work: What the step computed (at depth 2: the step planned in this turn).
-            now_s: Simulated time, the end of the step.
-            duration_s: Seconds since the step began; 0 for a plan that only hands back rows.
+            work: What the step computes.
+            now_s: Simulated time at which it will have ended.
+            duration_s: Seconds that it takes; 0 for a plan that only hands back rows.
         """
         ...
 
@@ -76,7 +76,7 @@ class Simulation:
         beams: Candidates | None = None,
     ) -> None:
         self.clock = VirtualClock()
-        self.executor = SimulatedExecutor(system, cost, self.clock, beams)
+        self.executor = SimulatedExecutor(system, cost, self.clock, beams, self._observe if probes else None)
         self.core = make_core(system, self.executor)
         self._requests = sorted(requests, key=lambda request: request.arrival_s)
         self._num_arrived = 0
@@ -107,9 +107,11 @@ class Simulation:
             self._note(deltas, clock.now_s)
             self._running_s += (work.num_decodes + len(work.chunks)) * duration_s
             self._num_steps += 1
-            for probe in self._probes:
-                probe.observe(core, work, clock.now_s, duration_s)
         return self._result()
+
+    def _observe(self, work: StepWork, now_s: float, duration_s: float) -> None:
+        for probe in self._probes:
+            probe.observe(self.core, work, now_s, duration_s)
 
     def _arrive(self, now_s: float) -> None:
         requests = self._requests

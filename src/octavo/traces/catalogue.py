@@ -19,7 +19,7 @@ from octavo.traces.conversations import read_conversations, sharegpt_conversatio
 from octavo.traces.lengths import alpaca, read_lengths, sharegpt, wmt
 from octavo.traces.mooncake import mooncake_requests, read_mooncake
 
-ARRIVALS = ("poisson", "bursty", "trace")
+ARRIVALS = ("poisson", "bursty", "artifact", "trace")
 
 _Item = TypeVar("_Item")
 
@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests a second. A recorded trace keeps its own when None."""
     seed: int = 0
     arrivals: str | None = None
-    """"poisson", "bursty" or "trace"; None is "trace" for recorded traces and "poisson" for all others."""
+    """"poisson", "bursty", "artifact" or "trace"; None is "trace" for recorded traces and "poisson" for all others."""
     cv: float = 4.0
     """Coefficient of variation of the gaps between bursty arrivals."""
     trace: Path | None = None
@@ -239,7 +239,12 @@ def _kept(items: list[_Item], settings: Settings, num_tokens: Callable[[_Item], 
 
 
 def _rng(settings: Settings, part: str) -> Random:
-    """Parts of a workload draw from generators of their own: another process of arrivals leaves lengths alone."""
+    """Parts of a workload draw from generators of their own: another process of arrivals leaves lengths alone.
+
+    With the authors' arrivals come their lengths, shuffled by a generator that was seeded with a number.
+    """
+    if settings.arrivals == "artifact":
+        return Random(settings.seed)
     return Random(f"{settings.seed} {part}")
 
 
@@ -249,10 +254,12 @@ def _arrivals(settings: Settings, recorded: list[float] | None = None) -> list[f
         raise ConfigError("arrivals", kind, "one of " + ", ".join(ARRIVALS))
     if kind == "trace":
         if recorded is None:
-            raise ConfigError("arrivals", kind, "poisson or bursty: this workload has no recorded times")
+            raise ConfigError("arrivals", kind, "poisson, bursty or artifact: this workload has no recorded times")
         return arrival_processes.from_trace(recorded, settings.duration_s, settings.rate)
     if settings.rate is None:
         raise ConfigError("rate", None, "given, in requests a second")
+    if kind == "artifact":
+        return arrival_processes.artifact(settings.rate, settings.duration_s, settings.seed)
     rng = _rng(settings, "arrivals")
     if kind == "poisson":
         return arrival_processes.poisson(settings.rate, settings.duration_s, rng)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import ConfigError
-from octavo.sim.arrivals import bursty, from_trace, poisson
+from octavo.sim.arrivals import artifact, bursty, from_trace, poisson
 
 RATES = st.floats(0.05, 50)
 DURATIONS = st.floats(0.5, 200)
@@ -92,3 +92,12 @@ def test_bad_settings_are_named(bad: float) -> None:
 def test_a_trace_without_two_times_is_refused(times: list[float]) -> None:
     with pytest.raises(ConfigError, match="at least two times that differ"):
         from_trace(times, 10)
+
+
+@pytest.mark.parametrize(("rate", "seed"), [(4.0, 0), (30.0, 0), (0.5, 11)])
+def test_the_authors_arrivals_are_those_that_numpy_draws(rate: float, seed: int) -> None:
+    np = pytest.importorskip("numpy")
+    counts = np.random.RandomState(seed).poisson(rate * 0.01, size=30_000)
+    expected = [number * 0.01 for number, count in enumerate(counts) for _ in range(count)]
+    assert artifact(rate, 300, seed) == expected
+    assert len(expected) > 100
