@@ -80,7 +80,16 @@ class CacheConfig:
         "KV in memory; auto follows the weights, int8 has one scale per token and head",
         choices=("auto", "bfloat16", "float32", "int8"),
     )
-    enable_prefix_caching: bool = _setting(True, "reuse the KV of prompts and answers that begin alike")
+    kv_policy: str = _setting(
+        "paged",
+        "how KV is kept: in pages, or as the systems do that the PagedAttention paper compares with, which reserve one "
+        "piece of memory for a whole sequence: its max_tokens (orca-oracle), rounded up to a power of two (orca-pow2), "
+        "or the whole context (orca-max; fastertransformer also batches requests whole)",
+        choices=("paged", "orca-oracle", "orca-pow2", "orca-max", "fastertransformer"),
+    )
+    enable_prefix_caching: bool | None = _setting(
+        None, "reuse the KV of prompts and answers that begin alike (default: on where KV is paged)"
+    )
     eviction: str = _setting(
         "lru",
         "which cached block makes room first: least recently used, or cheapest to do without",
@@ -115,6 +124,16 @@ class CacheConfig:
         _check_range("num_blocks", self.num_blocks, 2, 1 << 31)
         _check_range("expected_tokens", self.expected_tokens, 1, 1 << 24, " tokens")
         _check_range("swap_space_bytes", self.swap_space_bytes, 0, 1 << 50, " bytes")
+        if self.enable_prefix_caching and self.kv_policy != "paged":
+            raise ConfigError("enable_prefix_caching", True, f"off with kv_policy {self.kv_policy}: nothing is shared")
+        if self.swap_space_bytes and self.kv_policy != "paged":
+            allowed = f"0 with kv_policy {self.kv_policy}: nobody is preempted"
+            raise ConfigError("swap_space_bytes", self.swap_space_bytes, allowed)
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether KV is reused, the automatic value settled."""
+        return self.kv_policy == "paged" if self.enable_prefix_caching is None else self.enable_prefix_caching
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +278,9 @@ class EngineConfig:
         if self.speculation.speculative_config is not None and self.scheduler.depth != 1:
             allowed = "1 with speculative_config: what comes of drafts decides the next step"
             raise ConfigError("depth", self.scheduler.depth, allowed)
+        if self.speculation.speculative_config is not None and self.cache.kv_policy != "paged":
+            allowed = f"left out with kv_policy {self.cache.kv_policy}: drafts take blocks and return them"
+            raise ConfigError("speculative_config", self.speculation.speculative_config, allowed)
 
     @classmethod
     def of(cls, **settings: Any) -> EngineConfig:

@@ -269,7 +269,7 @@ def _went_that_way(engine: RealEngine, way: str) -> Seen:
         assert seen.num_swapped_in > 0 and seen.num_copies > 0
     else:
         assert stats.num_swap_preemptions == 0
-        if not engine.config.cache.enable_prefix_caching:
+        if not engine.config.cache.caches_prefixes:
             assert stats.num_recompute_faults > 0 and stats.num_recomputed_tokens > 0
     return seen
 
@@ -325,7 +325,7 @@ def tiny_pool(
         seen, stats = engine.seen, engine.stats
     assert stats.num_preemptions > 0, "nobody was preempted"
     assert (stats.num_swap_preemptions > 0) is (way != "recompute")
-    assert stats.num_evictions > 0 or not engine.config.cache.enable_prefix_caching, "nothing was evicted"
+    assert stats.num_evictions > 0 or not engine.config.cache.caches_prefixes, "nothing was evicted"
     assert seen.num_forks > 0 and seen.num_copies > 0
     return seen
 

@@ -562,13 +562,13 @@ def forgotten_abort(patch: MonkeyPatch) -> None:
 @fault
 def reserved_rows_leak(patch: MonkeyPatch) -> None:
     """Rows kept for beams to come are not given up when the search ends."""
-    reserve = Beams.reserve_rows
+    reserve = Beams.reserve
 
     def clinging(beams: Beams, group: Any, count: int) -> None:
         if count:
             reserve(beams, group, count)
 
-    patch.setattr(Beams, "reserve_rows", clinging)
+    patch.setattr(Beams, "reserve", clinging)
 
 
 # ---- steps

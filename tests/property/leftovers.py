@@ -12,8 +12,8 @@ from octavo.core.request import Request, Sequence
 _CONTAINERS = (dict, OrderedDict, set, frozenset, deque, Counter)
 _KEPT = ("accounts", "_executor")
 """Accounts live as long as the core, and the executor is not the core's."""
-_ROWS_AND_BLOCKS = ("free", "_free", "ref_count", "owner", "content", "since_s", "num_hits")
-"""Plain lists, one entry per row, block or slot."""
+_ROWS_AND_BLOCKS = ("free", "_free", "_chunks", "ref_count", "owner", "content", "since_s", "num_hits")
+"""Lists with what is free or has an entry per row, block or slot."""
 
 
 def leftovers(core: Any) -> list[str]:

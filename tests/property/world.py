@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from octavo.core.block_keys import ModelFingerprint
+from octavo.core.buddy_pool import power_of_two
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.errors import RequestError
@@ -185,7 +186,11 @@ class World:
         num_drafts: int = 0,
         drafting: str = "auto",
         max_model_len: int = MAX_MODEL_LEN,
+        kv_policy: str = "paged",
     ) -> None:
+        if kv_policy != "paged":  # which shares nothing, guesses nothing, and has one kind of layers
+            caching, num_groups, window, num_drafts = False, 1, None, 0
+            admission = "fcfs" if kv_policy == "fastertransformer" else admission
         self.depth, self.block_size, self.caching, self.erases = depth, block_size, caching, erases
         groups = (KVGroup(layers=(0, 2)), KVGroup(layers=(1,), window=window))[:num_groups]
         spec = KVSpec(groups=groups, block_size=block_size, bytes_per_block=64)
@@ -196,12 +201,15 @@ class World:
         }
         # Room for a few sequences at most, whatever the block size, so that memory is short most of the time.
         num_blocks = 1 + max(1, num_groups * capacity // block_size)
+        if kv_policy != "paged":
+            num_blocks += 2 * power_of_two(-(-max_model_len // block_size))
         self.executor = TaggedExecutor(spec, num_blocks, host_blocks, erases_freed_blocks=erases, **limits)
         self.core = EngineCore(
             self.executor,
             **limits,
             depth=depth,
             admission=admission,
+            kv_policy=kv_policy,
             enable_prefix_caching=caching,
             eviction=eviction,
             preemption=preemption,

@@ -23,6 +23,15 @@ from octavo.cli.text import count, size
 from octavo.config import CacheConfig, HTTPConfig
 from octavo.messages import EngineInfo
 
+KV_POLICY = {
+    "orca-oracle": "orca-oracle: each sequence reserves one piece of memory for its prompt and max_tokens",
+    "orca-pow2": "orca-pow2: each sequence reserves one piece of memory for its prompt and the next power of two of "
+    "its max_tokens",
+    "orca-max": "orca-max: each sequence reserves one piece of memory for the whole context",
+    "fastertransformer": "fastertransformer: requests are batched whole and answered when their batch has ended; each "
+    "sequence reserves one piece of memory for the whole context",
+}
+"""What the baselines do; nothing is said of pages."""
 EVICTION = {"lru": "the least recently used make room first", "cost": "the cheapest to compute again make room first"}
 
 _EXAMPLE_QUESTION = "What is a KV cache? Answer in one sentence."
@@ -86,9 +95,10 @@ def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: s
         "KV memory": f"{size(info.kv_bytes)} in {info.kv_dtype}: {info.block_size} tokens per block, "
         f"{info.kv_bytes_per_token:,} bytes per token",
         "": info.kv_reason,
+        "KV policy": KV_POLICY.get(cache.kv_policy, ""),
         "blocks": info.block_size_reason,
-        "swap space": swap_space(info),
-        "prefixes": "cached and shared, " + EVICTION[cache.eviction] if cache.enable_prefix_caching else "not cached",
+        "swap space": swap_space(info) if cache.kv_policy == "paged" else "none: nobody is preempted",
+        "prefixes": "cached and shared, " + EVICTION[cache.eviction] if cache.caches_prefixes else "not cached",
         "erasure": "every freed block is zeroed" if cache.erase_freed_blocks else "off (--erase-freed-blocks)",
         "start": f"{start_s:.2f} s, {info.load_s:.2f} s of it for the weights",
     }

@@ -24,6 +24,7 @@ def broken_invariants(scheduler: Scheduler, accounts: Accounts) -> list[str]:
     kv = scheduler.kv
     return [
         *_pool(kv.pool, references(scheduler)),
+        *kv.pool.damage(),
         *_index(kv.index, kv.pool),
         *_published(scheduler),
         *_accounts(scheduler, accounts),
@@ -47,13 +48,13 @@ def waiting_sequences(scheduler: Scheduler) -> list[Sequence]:
 
 
 def references(scheduler: Scheduler) -> Counter[int]:
-    """How often tables, the quarantine and published prefixes name each block."""
+    """How often tables, the quarantine, published prefixes and searches' spare chunks name each block."""
     references: Counter[int] = Counter()
     for sequence in resident(scheduler):
         references.update(sequence.block_ids())
     for retired in scheduler.rows.quarantine:
         references.update(retired.block_ids)
-    for blocks in scheduler.published:
+    for blocks in (*scheduler.published, *scheduler.kv.spare_blocks()):
         references.update(blocks)
     return references
 
@@ -230,7 +231,7 @@ def progress_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
     most = sequence.num_tokens if sequence.beams is not None else sequence.num_tokens - 1
     if not 0 < num_computed <= most < sequence.max_num_tokens:
         yield f"{name} has computed {num_computed} of {sequence.num_tokens} tokens, at most {sequence.max_num_tokens}"
-    columns = kv.spec.blocks_per_tokens(num_computed)
+    columns = kv.num_columns(sequence)
     if sequence.num_slots not in (columns * kv.block_size, num_computed):
         yield f"{name} has {sequence.num_slots} slots for {num_computed} computed tokens"
 
@@ -238,7 +239,7 @@ def progress_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
 def table_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
     """It has a column for each computed token in each group, and nothing below the group's window."""
     name = _name(sequence)
-    columns = kv.spec.blocks_per_tokens(sequence.num_computed_tokens)
+    columns = kv.num_columns(sequence)
     for g, group in enumerate(kv.spec.groups):
         table, first = sequence.block_tables[g], sequence.first_columns[g]
         lowest = 0 if group.window is None else max(0, sequence.last_start - group.window + 1) // kv.block_size
@@ -246,6 +247,7 @@ def table_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
             yield f"{name} has {len(table)} columns in group {g} for {sequence.num_computed_tokens} computed tokens"
         if first > lowest or any(table[:first]) or NULL_BLOCK in table[first:]:
             yield f"{name} lacks blocks inside its window in group {g}: {first} columns of {table} left it"
+    yield from kv.layout_damage(sequence)
 
 
 def _waiting(sequence: Sequence) -> Iterator[str]:

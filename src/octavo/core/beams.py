@@ -48,8 +48,9 @@ class Beams:
             most = max(most, needed)
         return most - available
 
-    def reserve_rows(self, group: BeamGroup, count: int) -> None:
-        """Keep that many rows free for forks of a group."""
+    def reserve(self, group: BeamGroup, count: int) -> None:
+        """Keep that many rows, and what blocks their beams need beforehand, for forks of a group."""
+        self._scheduler.kv.reserve(group, count)
         self._scheduler.rows.num_reserved += count - group.num_reserved_rows
         group.num_reserved_rows = count
 
@@ -106,7 +107,7 @@ class Beams:
             self._append(child, token)
         for beam, token in turn.kept:
             self._append(beam, token)
-        self.reserve_rows(group, group.width - len(group.beams))
+        self.reserve(group, group.width - len(group.beams))
 
     def _append(self, beam: Sequence, token: int) -> None:
         beam.answer.append(token)
@@ -155,7 +156,7 @@ class Beams:
                 if sequence.status is SequenceStatus.SWAPPED:
                     scheduler.swapping.forget(sequence)
             sequence.move_to(SequenceStatus.FINISHED)
-        self.reserve_rows(group, 0)
+        self.reserve(group, 0)
         leader = group.begin()
         scheduler.kv.identify(leader)
         leader.num_cached_tokens = 0

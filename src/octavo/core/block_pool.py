@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from octavo.core.accounts import Account
 from octavo.core.eviction import EvictionPolicy, LeastRecentlyUsed
@@ -183,14 +183,20 @@ class BlockPool:
         for block_id in used:
             self.owner[block_id] = self.owner[block_id] or payer(block_id)
         self.freed = [block_id for block_id in self.freed if block_id not in used]
+        for block_id in self._free_all_but(used):
+            self.owner[block_id] = None
+            if self.erases and block_id not in was_free:
+                self.freed.append(block_id)
+
+    def _free_all_but(self, used: set[int]) -> list[int]:
+        """Make the free list anew, and return what is in it."""
         self._untouched = max(self._untouched, max(used, default=0) + 1)
-        self._free = []
-        for block_id in range(self._untouched - 1, 0, -1):
-            if block_id not in used:
-                self.owner[block_id] = None
-                self._free.append(block_id)
-                if self.erases and block_id not in was_free:
-                    self.freed.append(block_id)
+        self._free = [block_id for block_id in range(self._untouched - 1, 0, -1) if block_id not in used]
+        return self._free
+
+    def damage(self) -> Iterator[str]:
+        """What is broken in the order of free blocks besides what `core.audit` asks of any pool."""
+        return iter(())
 
     def take_freed(self) -> list[int]:
         """The blocks to zero, once: all that were freed since the last call, whether in use again or not."""

@@ -9,13 +9,11 @@ from octavo.core.admission import ADMISSION
 from octavo.core.audit import broken_invariants
 from octavo.core.beam_group import BeamGroup
 from octavo.core.block_keys import ModelFingerprint
-from octavo.core.block_pool import BlockPool
 from octavo.core.draft_policy import DRAFTING
-from octavo.core.eviction import CheapestToLose, EvictionPolicy, LeastRecentlyUsed
-from octavo.core.kv_cache_manager import KVCacheManager
+from octavo.core.eviction import EVICTION
+from octavo.core.kv_policies import Settings, build
 from octavo.core.kv_report import kv_blocks, kv_stats, pinned_blocks
 from octavo.core.preemption import WAYS
-from octavo.core.prefix_index import PrefixIndex
 from octavo.core.repair import repair as repair_books
 from octavo.core.request import Sequence, make_sequences, stop_tokens_of
 from octavo.core.scheduler import ScheduledStep, Scheduler
@@ -32,8 +30,6 @@ from octavo.messages import (
     TokenDelta,
 )
 
-EVICTION: dict[str, type[EvictionPolicy]] = {"lru": LeastRecentlyUsed, "cost": CheapestToLose}
-
 
 class EngineCore:
     """Runs requests on an executor. Plain and synchronous: no clock, no lock, no thread.
@@ -44,8 +40,10 @@ class EngineCore:
         max_num_batched_tokens: Tokens computed in one step.
         max_model_len: Longest prompt plus answer, in tokens.
         depth: 1, or 2 to plan a step while the one before it runs.
+        kv_policy: "paged", or a baseline of the paper's: "orca-oracle", "orca-pow2", "orca-max" or
+            "fastertransformer"; see `core.kv_policies`.
         admission: "fcfs" or "skip"; see `core.admission`.
-        enable_prefix_caching: Let requests reuse blocks that hold what they need.
+        enable_prefix_caching: Let requests reuse blocks that hold what they need; None for wherever `kv_policy` can.
         eviction: "lru" or "cost"; see `core.eviction`.
         preemption: "auto", "swap" or "recompute"; see `core.preemption`.
         erase_freed_blocks: Have every freed block zeroed.
@@ -55,7 +53,7 @@ class EngineCore:
         fingerprint: What decides the bits of a block besides its tokens; by default only what the executor says.
 
     Raises:
-        ConfigError: If a number is out of range.
+        ConfigError: If a number is out of range, or a setting contradicts `kv_policy`.
     """
 
     def __init__(
@@ -66,8 +64,9 @@ class EngineCore:
         max_num_batched_tokens: int,
         max_model_len: int,
         depth: int = 1,
+        kv_policy: str = "paged",
         admission: str = "fcfs",
-        enable_prefix_caching: bool = True,
+        enable_prefix_caching: bool | None = None,
         eviction: str = "lru",
         preemption: str = "auto",
         erase_freed_blocks: bool = False,
@@ -103,23 +102,42 @@ class EngineCore:
         self._depth = depth
         self.accounts = Accounts()
         """Every tenant's KV memory and fault counters."""
-        spec = executor.kv_spec
-        self._pool = BlockPool(executor.num_blocks, EVICTION[eviction](), erases=erase_freed_blocks)
-        index = None
-        if enable_prefix_caching:
-            index = PrefixIndex(spec, fingerprint or _unknown_model(spec.block_size), secret)
-        self._kv = KVCacheManager(spec, self._pool, index, max_chunk=max_num_batched_tokens, depth=depth)
+        parts = build(
+            Settings(
+                kv_policy=kv_policy,
+                spec=executor.kv_spec,
+                num_blocks=executor.num_blocks,
+                num_host_blocks=executor.num_host_blocks,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=max_model_len,
+                depth=depth,
+                admission=admission,
+                enable_prefix_caching=enable_prefix_caching,
+                eviction=eviction,
+                erases=erase_freed_blocks,
+                num_draft_tokens=num_draft_tokens,
+                secret=secret,
+                fingerprint=fingerprint,
+            )
+        )
+        self._kv, self._pool, self._delivery = parts.kv, parts.kv.pool, parts.delivery
         self._scheduler = Scheduler(
             self._kv,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
-            num_host_blocks=executor.num_host_blocks,
-            admission=ADMISSION[admission](),
+            num_host_blocks=parts.num_host_blocks,
+            admission=parts.admission,
             way=WAYS[preemption](),
             speculation=Speculation(self._kv, DRAFTING[drafting](), num_draft_tokens) if num_draft_tokens else None,
         )
         self._in_flight: deque[tuple[ScheduledStep, StepHandle]] = deque()
         self._num_arrivals = 0
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Who runs, who waits, and on which blocks: for those who watch. Only this object may change it."""
+        return self._scheduler
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.
@@ -131,7 +149,7 @@ class EngineCore:
         """
         self._check(request)
         sequences = self._sequences(request)
-        self._scheduler.add(request.request_id, sequences, self._blocks_needed(request))
+        self._scheduler.add(request.request_id, sequences, self._needed_blocks(request))
 
     def _sequences(self, request: EngineRequest) -> list[Sequence]:
         account, num_groups, first = self.accounts.open(request.tenant), self._kv.spec.num_groups, self._num_arrivals
@@ -147,6 +165,7 @@ class EngineCore:
 
         Their blocks are free within two steps: as soon as no plan in flight names them.
         """
+        self._delivery.forget(request_id, index)
         request = self._scheduler.requests.get(request_id)
         if request is None:
             return
@@ -173,24 +192,33 @@ class EngineCore:
             Whatever the executor raised: the step failed as a whole, and this object is of no use any more.
         """
         self._pool.now_s = now_s
+        if self._delivery.has_answers:  # before a plan is made that may begin what they would wait for next
+            return self._delivery.pass_on([]) + self._advance()
+        return self._advance()
+
+    def _advance(self) -> list[TokenDelta]:
         scheduler = self._scheduler
         if scheduler.has_work and len(self._in_flight) < self._depth:
             step = scheduler.schedule()
             if step.plan.has_work:
                 self._in_flight.append((step, self._executor.submit(step.plan)))
                 if len(self._in_flight) < self._depth:
-                    return self._take_refused()
+                    return self._deliver([])
         if not self._in_flight:
-            return self._take_refused()
+            return self._deliver([])
         step, handle = self._in_flight[0]
         result = handle.result()
         self._in_flight.popleft()
-        deltas = scheduler.apply(step, result)
-        return self._take_refused() + deltas if scheduler.refused else deltas
+        return self._deliver(scheduler.apply(step, result))
 
-    def _take_refused(self) -> list[TokenDelta]:
-        refused, self._scheduler.refused = self._scheduler.refused, []
-        return refused
+    def _deliver(self, deltas: list[TokenDelta]) -> list[TokenDelta]:
+        """What may be told now, refusals first."""
+        deltas = self._delivery.pass_on(deltas)
+        scheduler = self._scheduler
+        if scheduler.refused:
+            refused, scheduler.refused = scheduler.refused, []
+            return refused + deltas
+        return deltas
 
     @property
     def scheduler(self) -> Scheduler:
@@ -199,8 +227,9 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has something to do: sequences, results to take, or released rows a worker must hear of."""
-        return self._scheduler.has_work or bool(self._in_flight)
+        """Whether `step` has something to do: sequences, results to take or to tell, or released rows a worker must
+        hear of."""
+        return self._scheduler.has_work or bool(self._in_flight) or self._delivery.has_answers
 
     def stats(self) -> EngineStats:
         """A snapshot. Blocks are counted without the null block; held, cached and free ones add up to all of them."""
@@ -312,27 +341,21 @@ class EngineCore:
             raise RequestError(
                 "beam_width", width, f"at most max_num_seqs ({self._max_num_seqs}): all beams run together"
             )
-        needed = self._blocks_needed(request)
-        if needed > self._pool.num_blocks:
+        needed, usable = self._needed_blocks(request), self._kv.usable_blocks(num_prompt, request.max_tokens)
+        if needed > usable:
             raise ContextLengthError(
                 "beam_width",
                 width,
                 message=(
-                    f"{num_prompt} prompt tokens shared by {width} beams of {request.max_tokens} tokens take up to "
-                    f"{needed} KV blocks of {self._kv.block_size} tokens, but the pool has {self._pool.num_blocks}"
+                    f"{num_prompt} prompt tokens {'shared by' if self._kv.shares else 'in each of'} {width} beams of "
+                    f"{request.max_tokens} tokens take up to {needed} KV blocks of {self._kv.block_size} tokens, but "
+                    f"the pool has {usable}"
                 ),
             )
 
-    def _blocks_needed(self, request: EngineRequest) -> int:
-        """Most blocks that a request needs at once to get on, alone in the pool and with nothing to hit."""
-        spec, num_prompt, width = self._kv.spec, request.num_prompt_tokens, request.sampling.beam_width
-        if width is None:
-            # The last token of an answer is never computed, so it needs no slot.
-            return self._kv.peak_blocks(num_prompt + max(1, request.max_tokens) - 1)
-        # At worst beams share nothing but the prompt's whole blocks, and copy their last block while others hold it.
-        shared = num_prompt // spec.block_size * spec.num_groups
-        own = spec.blocks_per_tokens(num_prompt % spec.block_size + request.max_tokens) * spec.num_groups
-        return shared + width * (own + spec.num_groups)
+    def _needed_blocks(self, request: EngineRequest) -> int:
+        """Most blocks that a request needs at once to get on."""
+        return self._kv.needed_blocks(request.num_prompt_tokens, request.max_tokens, request.sampling.beam_width)
 
     def _check_published(self, request: EngineRequest, name: str) -> None:
         if self._kv.index is None:
@@ -355,19 +378,15 @@ class EngineCore:
                 max_tokens,
                 message=f"{asked}, but the context holds {self._max_model_len} tokens",
             )
-        # The last token of an answer is never computed, so it needs no slot.
-        needed = self._kv.peak_blocks(num_prompt + max(1, max_tokens) - 1)
-        if needed > self._pool.num_blocks:
+        needed, usable = (
+            self._kv.needed_blocks(num_prompt, max_tokens),
+            self._kv.usable_blocks(num_prompt, max_tokens),
+        )
+        if needed > usable:
             raise ContextLengthError(
                 "max_tokens",
                 max_tokens,
                 message=(
-                    f"{asked}, which take {needed} KV blocks of {self._kv.block_size} tokens, "
-                    f"but the pool has {self._pool.num_blocks}"
+                    f"{asked}, which take {needed} KV blocks of {self._kv.block_size} tokens, but the pool has {usable}"
                 ),
             )
-
-
-def _unknown_model(block_size: int) -> ModelFingerprint:
-    """One engine runs one model, so inside one process nothing more is needed to tell blocks apart."""
-    return ModelFingerprint(weights="", kv_dtype="", block_size=block_size, layout_version=0, kernel_path="")

@@ -97,3 +97,6 @@ class CheapestToLose:
                 self._clock = worth
                 del self._worth[block_id]
                 return block_id
+
+
+EVICTION: dict[str, type[EvictionPolicy]] = {"lru": LeastRecentlyUsed, "cost": CheapestToLose}

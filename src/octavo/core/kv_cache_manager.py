@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
 from octavo.core.kv_spec import KVSpec
 from octavo.core.prefix_index import NO_MATCH, Content, Match, PrefixIndex
@@ -9,9 +12,12 @@ from octavo.core.request import Sequence
 from octavo.core.step import StepPlan
 from octavo.messages import PUBLIC_TENANT
 
+if TYPE_CHECKING:
+    from octavo.core.beam_group import BeamGroup
+
 
 class KVCacheManager:
-    """Binds blocks to sequences, all-or-nothing, and says in the plan what a worker must do for it.
+    """Pages: binds blocks to sequences, all-or-nothing, and says in the plan what a worker must do for it.
 
     Admission *promises* the blocks that a sequence still needs until its prefill is done, by counter; they are bound
     when a chunk needs them. Promised blocks are available in the pool but not to others, so a prefill never fails
@@ -29,6 +35,9 @@ class KVCacheManager:
         depth: Plans in flight at most. The plan before the one being made may still read its own window, so blocks
             leave a window `depth - 1` plans late.
     """
+
+    shares = True
+    """Whether sequences may read the same blocks, so that one computes the prompt for all answers of its request."""
 
     def __init__(
         self, spec: KVSpec, pool: BlockPool, index: PrefixIndex | None = None, *, max_chunk: int, depth: int
@@ -55,6 +64,30 @@ class KVCacheManager:
     def peak_blocks(self, num_tokens: int) -> int:
         """Most blocks a sequence holds at once while its first `num_tokens` tokens are computed, over all groups."""
         return self.spec.peak_blocks(num_tokens, self._max_unread)
+
+    def needed_blocks(self, num_prompt: int, max_tokens: int, width: int | None = None) -> int:
+        """Most blocks that a sequence, or a beam search of that width, needs at once to get on, alone in the pool and
+        with nothing to hit."""
+        spec = self.spec
+        if width is None:
+            # The last token of an answer is never computed, so it needs no slot.
+            return self.peak_blocks(num_prompt + max(1, max_tokens) - 1)
+        # At worst beams share nothing but the prompt's whole blocks, and copy their last block while others hold it.
+        shared = num_prompt // spec.block_size * spec.num_groups
+        own = spec.blocks_per_tokens(num_prompt % spec.block_size + max_tokens) * spec.num_groups
+        return shared + width * (own + spec.num_groups)
+
+    def usable_blocks(self, num_prompt: int, max_tokens: int) -> int:
+        """Blocks of an empty pool that such sequences can use."""
+        return self.pool.num_blocks
+
+    def num_columns(self, sequence: Sequence) -> int:
+        """Columns that the tables of a resident sequence have between steps."""
+        return self.spec.blocks_per_tokens(sequence.num_computed_tokens)
+
+    def layout_damage(self, sequence: Sequence) -> Iterator[str]:
+        """What is broken about where a sequence's blocks lie: paged blocks may lie anywhere."""
+        return iter(())
 
     # ---- admission
 
@@ -334,6 +367,13 @@ class KVCacheManager:
                 self.pool.content[block_id] = content
         if not any(content.blocks):  # it left every window before it was committed: a swap came between
             index.remove(content)
+
+    def reserve(self, group: BeamGroup, count: int) -> None:
+        """Keep what `count` beams to come of a search need. Beams that share blocks need nothing beforehand."""
+
+    def spare_blocks(self) -> Iterator[list[int]]:
+        """Blocks held for beams to come, which no table names."""
+        return iter(())
 
     # ---- return
 

@@ -24,14 +24,15 @@ def pinned_blocks(scheduler: Scheduler) -> set[int]:
 
 
 def num_unfilled_slots(scheduler: Scheduler) -> int:
-    """Token slots of running sequences' last blocks that hold no token. Walks the running sequences."""
+    """Token slots of running sequences that hold no token: in their last blocks, or in all they have reserved. Walks
+    the running sequences."""
     filled: dict[int, int] = {}
     size = scheduler.kv.block_size
     for sequence in scheduler.running.values():
         for table in filter(None, sequence.block_tables):
-            # At depth 2 the tokens of the plan in flight count as there.
+            # At depth 2 the tokens of the plan in flight count as there. Below 0 where whole blocks are empty.
             used = sequence.num_computed_tokens - (len(table) - 1) * size
-            filled[table[-1]] = max(used, filled.get(table[-1], 0))
+            filled[table[-1]] = max(used, filled.get(table[-1], used))
     return sum(size - used for used in filled.values())
 
 

@@ -146,7 +146,8 @@ class Scheduler:
     # ---- arrivals and departures
 
     def add(self, request_id: int, sequences: list[Sequence], num_needed_blocks: int) -> None:
-        """Queue a request's sequences; the first one computes the prompt for all that have computed nothing.
+        """Queue a request's sequences; where blocks are shared, the first one computes the prompt for all that have
+        computed nothing.
 
         The caller has checked that they can run and that their indices are new.
 
@@ -160,8 +161,9 @@ class Scheduler:
             self.kv.identify(sequence)
         leader, *others = sequences
         self.waiting.put(leader)
-        if request.leader is not None:
-            for sequence in others:  # under an id whose prompt is being computed for others already
+        # Each for itself where nothing is shared, or under an id whose prompt is being computed for others already.
+        if not self.kv.shares or request.leader is not None:
+            for sequence in others:
                 self.waiting.put(sequence)
         elif others:
             request.leader = leader
@@ -195,7 +197,7 @@ class Scheduler:
         if not request.sequences:
             del self.requests[sequence.request_id]
             if sequence.beams is not None:
-                self.beams.reserve_rows(sequence.beams, 0)
+                self.beams.reserve(sequence.beams, 0)
 
     def leave_row(self, sequence: Sequence) -> None:
         """Take a resident sequence's row and blocks, whether it runs or is on its way back from the host."""
@@ -337,7 +339,7 @@ class Scheduler:
             self.swapping.swap_out(gang, plan)
             self.wake(gang)
             if beams is not None:
-                self.beams.reserve_rows(beams, 0)
+                self.beams.reserve(beams, 0)
         elif beams is not None:
             self.beams.restart(beams)
         else:
@@ -415,7 +417,7 @@ class Scheduler:
             return False
         self._start(step, sequence)
         if sequence.beams is not None:
-            self.beams.reserve_rows(sequence.beams, num_rows - 1)
+            self.beams.reserve(sequence.beams, num_rows - 1)
         step.choose(sequence, num_new)
         return True
 
@@ -501,7 +503,7 @@ class Scheduler:
             self.waiting.remove(member)
         self.swapping.swap_in(gang, step.plan)
         if beams is not None:
-            self.beams.reserve_rows(beams, num_rows - len(gang.sequences))
+            self.beams.reserve(beams, num_rows - len(gang.sequences))
         for member in gang.sequences:
             self._set_up(step, member)
         return True

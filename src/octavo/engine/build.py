@@ -50,6 +50,7 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
             max_num_batched_tokens=info.max_num_batched_tokens,
             max_model_len=info.max_model_len,
             depth=config.scheduler.depth,
+            kv_policy=config.cache.kv_policy,
             admission=config.scheduler.admission,
             enable_prefix_caching=config.cache.enable_prefix_caching,
             eviction=config.cache.eviction,

@@ -105,6 +105,8 @@ def size_host_tier(cache: CacheConfig, *, bytes_per_block: int, kv_bytes: int, f
     if asked is not None:
         _check_fits("swap_space_bytes", asked, asked, free)
         budget, why = asked, f"{size_text(asked)} as asked"
+    elif cache.kv_policy != "paged":
+        budget, why = 0, f"nobody is preempted with kv_policy {cache.kv_policy}"
     elif cache.preemption == "recompute":
         budget, why = 0, "preemption recomputes"
     else:

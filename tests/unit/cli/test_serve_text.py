@@ -43,6 +43,13 @@ def test_the_text_says_how_memory_is_shared_swapped_and_erased() -> None:
     assert "not cached" in announcement(info, CacheConfig(enable_prefix_caching=False), HTTPConfig(), "m", 1.0)
 
 
+@pytest.mark.parametrize("name", ["orca-oracle", "orca-pow2", "orca-max", "fastertransformer"])
+def test_the_text_says_how_a_baseline_keeps_kv(name: str) -> None:
+    text = announcement(INFO, CacheConfig(kv_policy=name), HTTPConfig(), "m", 1.0)
+    assert f"KV policy  {name}: " in text and "not cached" in text and "none: nobody is preempted" in text
+    assert "KV policy" not in announcement(INFO, CacheConfig(), HTTPConfig(), "m", 1.0)
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [("127.0.0.1", "http://127.0.0.1:8000"), ("0.0.0.0", "http://127.0.0.1:8000"), ("::", "http://[::1]:8000"),

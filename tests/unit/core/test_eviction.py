@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from octavo.core.engine_core import EVICTION
-from octavo.core.eviction import CheapestToLose, EvictionPolicy, LeastRecentlyUsed
+from octavo.core.eviction import EVICTION, CheapestToLose, EvictionPolicy, LeastRecentlyUsed
 from octavo.core.prefix_index import Content
 
 

@@ -11,6 +11,7 @@ from octavo.core.admission import ADMISSION, AdmissionPolicy, FirstComeFirstServ
 from octavo.core.preemption import WAYS, LatestArrival, MeasuredCosts, PreemptionPolicy, WayPolicy
 from octavo.core.quarantine import Quarantine, Retired
 from octavo.core.request import Sequence, SequenceStatus, make_sequences
+from octavo.core.request_level import WholeBatches
 from octavo.core.step import RowSetup, StepPlan, StepResult
 from support.core_scripts import request
 
@@ -19,9 +20,12 @@ def arrivals(count: int) -> list[Sequence]:
     return make_sequences(request(n=count), 0, 1, Accounts().open("red"))
 
 
-@pytest.fixture(params=sorted(ADMISSION))
+ALL_ADMISSION: dict[str, Callable[[], AdmissionPolicy]] = {**ADMISSION, "whole batches": lambda: WholeBatches(8, 64)}
+
+
+@pytest.fixture(params=sorted(ALL_ADMISSION))
 def admission(request: pytest.FixtureRequest) -> AdmissionPolicy:
-    return ADMISSION[request.param]()
+    return ALL_ADMISSION[request.param]()
 
 
 def tried(policy: AdmissionPolicy, fits: Callable[[Sequence], bool]) -> list[Sequence]:
