@@ -134,11 +134,6 @@ class EngineCore:
         self._in_flight: deque[tuple[ScheduledStep, StepHandle]] = deque()
         self._num_arrivals = 0
 
-    @property
-    def scheduler(self) -> Scheduler:
-        """Who runs, who waits, and on which blocks: for those who watch. Only this object may change it."""
-        return self._scheduler
-
     def add(self, request: EngineRequest) -> None:
         """Queue a request.
 

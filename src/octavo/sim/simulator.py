@@ -41,10 +41,9 @@ def make_core(system: System, executor: SimulatedExecutor) -> EngineCore:
     Raises:
         ConfigError: For settings that the core refuses.
     """
-    if system.kv_policy != "paged":
-        raise ConfigError("kv_policy", system.kv_policy, "paged")
     return EngineCore(
         executor,
+        kv_policy=system.kv_policy,
         max_num_seqs=system.max_num_seqs,
         max_num_batched_tokens=system.max_num_batched_tokens,
         max_model_len=system.max_model_len,
