@@ -151,7 +151,7 @@ def _simulate(chosen: PaperSystem, requests: list[Any], until_s: float | None) -
 
     beams = None
     if any(request.beam_width for request in requests):
-        from octavo.traces.beams import recorded_beams  # type: ignore
+        from octavo.traces.beams import recorded_beams
 
         beams = recorded_beams()
     return simulate(chosen.system, chosen.cost, requests, until_s=until_s, beams=beams)

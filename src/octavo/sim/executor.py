@@ -126,13 +126,15 @@ class SimulatedExecutor:
         for number in plan.released_rows:
             rows.pop(number, None)  # a row may be released that no worker was told of
         for setup in plan.setups:
-            rows[setup.row] = _Row(
+            row = rows[setup.row] = _Row(
                 setup.num_prompt_tokens,
                 setup.num_computed_tokens,
                 setup.seed,
                 setup.sampling.beam_width or 1,
                 setup.num_candidates,
             )
+            if len(setup.token_ids) > setup.num_prompt_tokens:  # a beam that was swapped out
+                row.rank = setup.token_ids[-1]
         for fork in plan.forks:
             rows[fork.row] = rows[fork.source_row].fork()
         for number, token in plan.row_tokens:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from octavo.errors import ConfigError
+from octavo.sim.executor import TOKEN
 from octavo.sim.request import TimedRequest
 
 Conversation = list[tuple[int, int]]
@@ -138,7 +139,7 @@ def multi_turn(
     caching is for.
 
     Rounds arrive as in `chat_rounds`. A conversation ends when its next round would not fit `max_model_len`. Answers
-    stand in the history as the tokens that a simulated engine gives, 0 each. An arrival does not wait for the answer
+    stand in the history as the tokens that a simulated engine gives. An arrival does not wait for the answer
     before it; one that comes early finds less of its history in the cache.
 
     Raises:
@@ -154,7 +155,7 @@ def multi_turn(
         query, answer = chosen.rounds[chosen.num_done]
         prompt = chosen.tokens + own_prompt(number, query)
         requests.append(_request(arrival_s, prompt, answer, rng))
-        chosen.tokens = prompt + [0] * answer
+        chosen.tokens = prompt + [TOKEN] * answer
         chooser.done(chosen)
     return requests
 

@@ -34,29 +34,28 @@ def read_azure(path: Path) -> list[TracedLengths]:
     number, first = next(found)
     if [cell.strip() for cell in first.split(",")] != _COLUMNS:
         raise bad(path, number, "columns", first, ",".join(_COLUMNS))
-    records = [_record(path, number, line) for number, line in found]
+    records = sorted((_record(path, number, line) for number, line in found), key=lambda record: record[0])
     if not records:
         raise bad(path, number + 1, "line", "", "a record: the file holds none")
-    records.sort(key=lambda record: record.time_s)
-    start = records[0].time_s
-    return [record._replace(time_s=record.time_s - start) for record in records]
+    start = records[0][0]
+    return [TracedLengths((time - start).total_seconds(), *lengths) for time, *lengths in records]
 
 
-def _record(path: Path, line: int, text: str) -> TracedLengths:
+def _record(path: Path, line: int, text: str) -> tuple[datetime, int, int]:
     cells = text.split(",")
     if len(cells) != len(_COLUMNS):
         raise bad(path, line, "line", text, f"{len(_COLUMNS)} values with commas between them")
-    return TracedLengths(
-        _seconds(path, line, cells[0]),
+    return (
+        _time(path, line, cells[0]),
         token_count(path, line, _COLUMNS[1], cells[1]),
         token_count(path, line, _COLUMNS[2], cells[2]),
     )
 
 
-def _seconds(path: Path, line: int, text: str) -> float:
+def _time(path: Path, line: int, text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise bad(path, line, _COLUMNS[0], text, "a time such as 2023-11-16 18:17:03.9799600") from None
     # Times without a zone are taken as UTC; only differences count.
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

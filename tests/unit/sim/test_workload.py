@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import ConfigError
+from octavo.sim.executor import TOKEN
 from octavo.sim.request import TimedRequest
 from octavo.sim.workload import chat_rounds, from_lengths, in_order, multi_turn, own_prompt, shared_prefix
 
@@ -87,8 +88,8 @@ def test_rounds_of_a_conversation_share_all_that_was_said() -> None:
     requests = multi_turn([[(10, 20), (5, 6), (7, 8)]], [0.0, 1.0, 2.0], Random(0), new_prob=0)
     assert lengths(requests) == [(10, 20), (35, 6), (48, 8)]
     first, second, third = (request.token_ids for request in requests)
-    assert second[:30] == first + [0] * 20
-    assert third[:41] == second + [0] * 6
+    assert second[:30] == first + [TOKEN] * 20
+    assert third[:41] == second + [TOKEN] * 6
 
 
 def test_different_conversations_share_nothing() -> None:

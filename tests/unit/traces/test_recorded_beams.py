@@ -1,0 +1,50 @@
+"""Recorded beam searches: the bundled ones can be replayed; bad files are refused by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo.errors import ConfigError
+from octavo.traces.beams import read_beams, recorded_beams
+
+
+def test_the_bundled_searches() -> None:
+    replay = recorded_beams()
+    assert replay.widths == [2, 4, 6]
+    for width in replay.widths:
+        steps = [replay.parents(seed, width, step) for seed in range(8) for step in range(1, 60)]
+        assert all(len(step) == width and set(step) <= set(range(width)) for step in steps)
+        # Real searches: mostly the order of the beams is kept, but far from always, and beams die out.
+        assert any(len(set(step)) < width for step in steps)
+        assert len(set(steps)) > 2 * width - 1
+
+
+def test_a_users_searches(tmp_path: Path) -> None:
+    path = tmp_path / "beams.jsonl"
+    path.write_text('{"width": 2, "prompt_tokens": 9, "parents": "000110"}\n')
+    replay = read_beams(path)
+    assert [replay.parents(0, 2, step) for step in range(3)] == [(0, 0), (0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("nothing", "line 1: record = 'nothing'"),
+        ('{"width": 2, "parents": "0000"}', "line 1: record = "),
+        ('{"width": 0, "prompt_tokens": 1, "parents": "0000"}', "line 1: width = 0"),
+        ('{"width": 40, "prompt_tokens": 1, "parents": "0000"}', "line 1: width = 40"),
+        ('{"width": 2, "prompt_tokens": 1, "parents": "00"}', "line 1: parents = '00'"),
+        ('{"width": 2, "prompt_tokens": 1, "parents": "00011"}', "two or more steps of 2 digits"),
+        ('{"width": 2, "prompt_tokens": 1, "parents": "0002"}', "digits below 2"),
+        ('{"width": 2, "prompt_tokens": 1, "parents": "00?1"}', "digits below 2"),
+        ('{"width": 2, "prompt_tokens": 1, "parents": "0101"}', "a search begins with one beam"),
+    ],
+)
+def test_bad_searches_are_refused_by_line(tmp_path: Path, line: str, where: str) -> None:
+    path = tmp_path / "beams.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ConfigError) as caught:
+        read_beams(path)
+    assert where in str(caught.value)
