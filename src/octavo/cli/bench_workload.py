@@ -144,11 +144,15 @@ def _item(words: _Words, rng: random.Random, num_input: int, num_output: int, he
 
 
 def _chat(words: _Words, rng: random.Random, count: int | None) -> list[Item]:
-    count = count or 64
+    return [_item(words, rng, i, o) for i, o in chat_lengths(count or 64)]
+
+
+def chat_lengths(count: int) -> list[tuple[int, int]]:
+    """(input, output) tokens of the requests of chat."""
     shape = random.Random(_CHAT_LENGTHS_SEED)
     inputs = lengths(shape, count, 160, 1.0, 4, 1024)
     outputs = lengths(shape, count, 150, 0.8, 4, 512)
-    return [_item(words, rng, i, o) for i, o in zip(inputs, outputs, strict=True)]
+    return list(zip(inputs, outputs, strict=True))
 
 
 def _prefix(words: _Words, rng: random.Random, count: int | None) -> list[Item]:

@@ -14,6 +14,7 @@ from octavo.weights.sources import ModelFiles, resolve
 if TYPE_CHECKING:
     from octavo.core.block_keys import ModelFingerprint
     from octavo.core.engine_core import EngineCore
+    from octavo.core.step import Executor
 
 SECRET_BYTES = 32
 """Keys of cached blocks are secret, and die with the process that drew this."""
@@ -38,33 +39,42 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
     Raises:
         ConfigError, ModelError: If the model cannot be run as asked.
     """
-    from octavo.core.engine_core import EngineCore  # not for those who only look for files
-
     executor = registry.resolve("executors", config.execution.executor).load(config, files)
     info: EngineInfo = executor.info
-    drafting = config.speculation.drafting
     try:
-        core = EngineCore(
-            executor,
-            max_num_seqs=info.max_num_seqs,
-            max_num_batched_tokens=info.max_num_batched_tokens,
-            max_model_len=info.max_model_len,
-            depth=config.scheduler.depth,
-            kv_policy=config.cache.kv_policy,
-            admission=config.scheduler.admission,
-            enable_prefix_caching=config.cache.enable_prefix_caching,
-            eviction=config.cache.eviction,
-            preemption=config.cache.preemption,
-            erase_freed_blocks=config.cache.erase_freed_blocks,
-            num_draft_tokens=0 if drafting is None else drafting.num_speculative_tokens,
-            drafting="auto" if drafting is None or drafting.adaptive else "always",
-            secret=os.urandom(SECRET_BYTES),
-            fingerprint=fingerprint(info),
-        )
+        core = build_core(config, executor, info)
     except BaseException:
         executor.close()
         raise
     return core, info, executor.close
+
+
+def build_core(config: EngineConfig, executor: Executor, info: EngineInfo) -> EngineCore:
+    """A core with the configured policies, on an executor that settled on `info`.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+    """
+    from octavo.core.engine_core import EngineCore  # not for those who only look for files
+
+    drafting = config.speculation.drafting
+    return EngineCore(
+        executor,
+        max_num_seqs=info.max_num_seqs,
+        max_num_batched_tokens=info.max_num_batched_tokens,
+        max_model_len=info.max_model_len,
+        depth=config.scheduler.depth,
+        kv_policy=config.cache.kv_policy,
+        admission=config.scheduler.admission,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        eviction=config.cache.eviction,
+        preemption=config.cache.preemption,
+        erase_freed_blocks=config.cache.erase_freed_blocks,
+        num_draft_tokens=0 if drafting is None else drafting.num_speculative_tokens,
+        drafting="auto" if drafting is None or drafting.adaptive else "always",
+        secret=os.urandom(SECRET_BYTES),
+        fingerprint=fingerprint(info),
+    )
 
 
 def fingerprint(info: EngineInfo) -> ModelFingerprint:

@@ -1,0 +1,248 @@
+"""`octavo bench fit`: how long this machine's steps take, as a cost model for the simulator and the planner.
+
+Steps of the real engine are measured over designed shapes (see `fit_design`), several times in turns, and a sum of
+terms is fitted to their medians (see `octavo.sim.fitted`). `--check` then serves the `chat` workload for real and in
+the simulator, and says how far the simulator is off: nothing of it went into the fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from octavo import registry
+from octavo.cli.fit_design import MOST_TOKENS, Stage, fitting_stages, requests
+from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, set_flag
+from octavo.cli.parser import integer
+from octavo.cli.step_watch import RealRun, Step
+from octavo.config import EngineConfig, SpeculationConfig
+from octavo.core.step import Executor, StepPlan
+from octavo.errors import ConfigError
+from octavo.messages import EngineInfo
+from octavo.sim.fitted import Fit, FittedCost, Residual, row
+
+_BLOCKS_MOVED = 64
+"""Copied and swapped at once to time a block."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="catalogue name, folder, .gguf file or hub id")
+    group = parser.add_argument_group("Fit")
+    group.add_argument(
+        "--output", metavar="FILE", help="where the fit is written (default: fit-MODEL.json in the current folder)"
+    )
+    group.add_argument("--rounds", type=integer, default=3, metavar="N", help="times each step is made (default: 3)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="X", help="of every request (default: 0)")
+    group.add_argument("--seed", type=integer, default=0, metavar="N", help="seed of prompts and arrivals (default: 0)")
+    group.add_argument(
+        "--check", action="store_true", help="then predict the chat workload, serve it for real, and compare"
+    )
+    group.add_argument("--fit", metavar="FILE", help="with --check: a fit made before, instead of measuring")
+    group.add_argument("--num-prompts", type=integer, default=64, metavar="N", help="requests of --check (default: 64)")
+    group.add_argument(
+        "--request-rate", type=float, metavar="X", help="of --check's open loop (default: 0.7 of what is predicted)"
+    )
+    add_flags(parser, [group for group in ENGINE_GROUPS if group is not SpeculationConfig])
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.rounds < 1:
+        raise ConfigError("rounds", args.rounds, "at least 1")
+    if args.fit and not args.check:
+        raise ConfigError("fit", args.fit, "left out without --check")
+    config = engine_config(args, model=args.model_tag)
+    executor, info = load(args, config)
+    try:
+        if args.fit:
+            from octavo.traces.fits import read_fit_file
+
+            fit = read_fit_file(args.fit)
+        else:
+            fit = make_fit(config, executor, info, args)
+            path = Path(args.output or f"fit-{info.model.replace('/', '-')}.json")
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(fit), indent=2) + b"\n")
+            print_fit(fit)
+            print(f"written to {path}")
+        if args.check:
+            from octavo.cli.fit_check import check
+
+            return check(config, executor, info, fit, args)
+    finally:
+        executor.close()
+    return 0
+
+
+def load(args: argparse.Namespace, config: EngineConfig) -> tuple[Any, EngineInfo]:
+    """The executor, able to compute the largest step that is measured, and what it settled on."""
+    from octavo.engine.build import find_files
+
+    if config.scheduler.max_num_batched_tokens < MOST_TOKENS:
+        set_flag(args, "max-num-batched-tokens", MOST_TOKENS)
+        roomy = engine_config(args, model=args.model_tag)
+    else:
+        roomy = config
+    executor = registry.resolve("executors", config.execution.executor).load(roomy, find_files(config))
+    info = executor.info
+    budget = config.scheduler.max_num_batched_tokens
+    return executor, msgspec.structs.replace(info, max_num_batched_tokens=budget)
+
+
+def make_fit(config: EngineConfig, executor: Executor, info: EngineInfo, args: argparse.Namespace) -> Fit:
+    """Measure and fit."""
+    from octavo.cli.machine import fingerprint
+
+    num_slots = (info.num_blocks - 1) * info.block_size
+    stages = fitting_stages(info.max_num_seqs, info.max_model_len, num_slots)
+    blocks = time_blocks(executor)
+    steps = measure(config, executor, info, stages, args.rounds, args.temperature, args.seed)
+    cost = fit_cost(steps, blocks)
+    return Fit(
+        model=info.model,
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        machine=fingerprint(),
+        engine=about(info, config, args.temperature),
+        cost=cost,
+        residuals=residuals(steps, cost),
+        num_steps=len(steps),
+        rounds=args.rounds,
+    )
+
+
+def about(info: EngineInfo, config: EngineConfig, temperature: float) -> dict[str, Any]:
+    """What a fit must be read with, and what a planner needs to know of the engine."""
+    names = ("weight_dtype", "kv_dtype", "kernel_path", "num_threads", "block_size", "weight_bytes", "bytes_per_block",
+             "kv_bytes_per_token", "max_num_seqs", "max_model_len")  # fmt: skip
+    facts = {name: getattr(info, name) for name in names}
+    return facts | {"depth": config.scheduler.depth, "temperature": temperature}
+
+
+def measure(
+    config: EngineConfig,
+    executor: Executor,
+    info: EngineInfo,
+    stages: Sequence[Stage],
+    rounds: int,
+    temperature: float,
+    seed: int,
+) -> list[Step]:
+    """Every step of every stage once, its time the median over the rounds.
+
+    Raises:
+        ConfigError: If a stage's steps differ from round to round, so that there is nothing to take a median of.
+    """
+    run_stage(config, executor, info, stages[0], temperature, Random(seed))  # touches memory for the first time
+    found: dict[Stage, list[list[Step]]] = {stage: [] for stage in stages}
+    for turn in range(rounds):
+        for stage in stages if turn % 2 == 0 else reversed(stages):
+            found[stage].append(run_stage(config, executor, info, stage, temperature, Random(seed)))
+    steps: list[Step] = []
+    for stage, again in found.items():
+        if any([step.work for step in other] != [step.work for step in again[0]] for other in again[1:]):
+            raise ConfigError("rounds", rounds, f"1, for the steps of {stage} differ from round to round")
+        for same in zip(*again, strict=True):
+            steps.append(msgspec.structs.replace(same[0], seconds=statistics.median(step.seconds for step in same)))
+    return [step for step in steps if step.work.num_tokens]
+
+
+def run_stage(
+    config: EngineConfig, executor: Executor, info: EngineInfo, stage: Stage, temperature: float, rng: Random
+) -> list[Step]:
+    """The steps of a stage, the time that taking in its requests took shared out to those that admit them."""
+    budgeted = msgspec.structs.replace(info, max_num_batched_tokens=stage.budget)
+    real = RealRun(config, executor, budgeted, temperature=temperature)
+    real.open_loop(requests(stage, info.vocab_size, rng))
+    add_s = real.add_s
+    return [msgspec.structs.replace(s, seconds=s.seconds + add_s * s.num_admitted) for s in real.steps]
+
+
+def time_blocks(executor: Executor) -> dict[str, float]:
+    """Seconds to copy a block, and to swap one out and in; each the median of some plans that do nothing else."""
+    count = min(_BLOCKS_MOVED, (executor.num_blocks - 1) // 2)
+    copies = _plan(copies=[(1 + i, 1 + count + i) for i in range(count)])
+    found = {"copied_s": _per_block(executor, count, copies)}
+    count = min(count, executor.num_host_blocks)
+    if count:
+        out = _plan(swap_out=[(1 + i, i) for i in range(count)])
+        back = _plan(swap_in=[(i, 1 + i) for i in range(count)])
+        seconds = [(_per_block(executor, count, out, 1), _per_block(executor, count, back, 1)) for _ in range(5)]
+        outs, ins = zip(*seconds, strict=True)
+        found |= {"swapped_out_s": statistics.median(outs), "swapped_in_s": statistics.median(ins)}
+    return found
+
+
+def _plan(**moves: Any) -> StepPlan:
+    return StepPlan(0, [], [], [], [], [], [], **moves)
+
+
+def _per_block(executor: Executor, count: int, plan: StepPlan, repeats: int = 5) -> float:
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        executor.submit(plan).result()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds) / count
+
+
+def fit_cost(steps: Sequence[Step], blocks: dict[str, float] | None = None) -> FittedCost:
+    """Least squares of relative errors: a step of 5 ms counts as much as one of 500."""
+    from octavo.measure.least_squares import nnls
+
+    rows = [[x / step.seconds for x in row(step.work)] for step in steps]
+    return FittedCost.of([float(x) for x in nnls(rows, [1.0] * len(rows))], blocks=blocks)
+
+
+def residuals(steps: Sequence[Step], cost: FittedCost) -> dict[str, Residual]:
+    """How far the fit is from what was measured, by kind of step."""
+    from octavo.cli.bench_report import percentile
+
+    ratios: dict[str, list[float]] = {}
+    for step in steps:
+        ratios.setdefault(kind(step), []).append(cost.step(step.work).forward_s / step.seconds)
+    found = {}
+    for name, values in ratios.items():
+        off = [abs(value - 1) for value in values]
+        found[name] = Residual(
+            num_steps=len(values),
+            median=statistics.median(off),
+            p90=percentile(off, 90) or 0.0,
+            bias=statistics.fmean(values) - 1,
+        )
+    return found
+
+
+def kind(step: Step) -> str:
+    """ "decode", "chunks" or "mixed"."""
+    if not step.work.chunks:
+        return "decode"
+    return "mixed" if step.work.num_decodes else "chunks"
+
+
+def print_fit(fit: Fit) -> None:
+    """Coefficients and residuals on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console, cost = Console(highlight=False), fit.cost
+    table = Table(title=f"{fit.model}: what a step takes", title_justify="left")
+    table.add_column("term")
+    table.add_column("us", justify="right")
+    for field in cost.__struct_fields__:
+        if field not in ("knots", "token_s"):
+            table.add_row(field.removesuffix("_s"), f"{getattr(cost, field) * 1e6:,.3f}")
+    for low, high, slope in zip(cost.knots, cost.knots[1:], cost.token_s, strict=False):
+        table.add_row(f"per token from {low} to {high}", f"{slope * 1e6:,.1f}")
+    console.print(table)
+    table = Table(title="fitted against measured steps", title_justify="left")
+    for heading in ("steps", "number", "median off, %", "p90 off, %", "bias, %"):
+        table.add_column(heading, justify="left" if heading == "steps" else "right")
+    for name, found in fit.residuals.items():
+        shares = (f"{100 * found.median:.1f}", f"{100 * found.p90:.1f}", f"{100 * found.bias:+.1f}")
+        table.add_row(name, f"{found.num_steps}", *shares)
+    console.print(table)
