@@ -53,6 +53,10 @@ MOST_TOKENS = max(stage.budget for stage in STAGES)
 """In one step: what the engine has to be built for."""
 
 
+_LEAST_PROMPT = 64
+"""Tokens: with shorter ones alone, chunks and context would hardly vary."""
+
+
 def fitting_stages(max_num_seqs: int, max_model_len: int, num_slots: int) -> list[Stage]:
     """The stages cut to an engine's size.
 
@@ -71,7 +75,7 @@ def fitting_stages(max_num_seqs: int, max_model_len: int, num_slots: int) -> lis
             changes = {"num_requests": num_requests, "prompt_tokens": prompt, "output_tokens": output}
             found.append(msgspec.structs.replace(stage, **changes))
     found = list(dict.fromkeys(found))
-    if len(found) < 8:
+    if max((stage.prompt_tokens for stage in found), default=0) < _LEAST_PROMPT:
         raise ConfigError("max_model_len", max_model_len, "larger, or the KV memory: too few shapes of steps fit")
     return found
 

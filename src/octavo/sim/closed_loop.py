@@ -39,10 +39,9 @@ class ClosedLoop(Simulation):
 
     def _note(self, deltas: list[TokenDelta], now_s: float) -> None:
         super()._note(deltas, now_s)
-        for delta in deltas:
-            if delta.finish_reason is not None:
-                record = self._records[delta.request_id]
-                self._num_open -= len(record.finishes_s) == record.num_sequences
+        for number in {delta.request_id for delta in deltas if delta.finish_reason is not None}:
+            record = self._records[number]
+            self._num_open -= len(record.finishes_s) == record.num_sequences
 
 
 def _sent(request: TimedRequest, arrival_s: float) -> TimedRequest:
