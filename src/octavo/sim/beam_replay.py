@@ -35,6 +35,8 @@ class BeamReplay:
 
     def __init__(self, records: Mapping[int, Sequence[Sequence[Parents]]]) -> None:
         self._widths: dict[int, _Width] = {}
+        self._answers: dict[Parents, list[list[tuple[int, float]]]] = {}
+        """By parents: records hold the same ones many times over."""
         for width, searches in records.items():
             if not searches or any(len(steps) < 2 for steps in searches):
                 raise ConfigError(
@@ -67,12 +69,19 @@ class BeamReplay:
         Raises:
             ConfigError: If nothing was recorded with this width.
         """
-        survivors = [
-            (survivor, float(rank - survivor))
-            for survivor, parent in enumerate(self.parents(seed, width, step))
-            if parent == rank
-        ]
-        return survivors or [(0, _NEVER)]
+        parents = self.parents(seed, width, step)
+        found = self._answers.get(parents)
+        if found is None:
+            found = self._answers[parents] = _answers(parents)
+        return found[rank]
+
+
+def _answers(parents: Parents) -> list[list[tuple[int, float]]]:
+    """Candidates of each beam, by rank. They are handed out again and again, and nobody may change them."""
+    found: list[list[tuple[int, float]]] = [[] for _ in parents]
+    for survivor, parent in enumerate(parents):
+        found[parent].append((survivor, float(parent - survivor)))
+    return [candidates or [(0, _NEVER)] for candidates in found]
 
 
 class _Width:

@@ -47,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """beam: beams of each search."""
     block_size: int = 16
     """shared-prefix: the prefix is cut to whole blocks."""
-    new_prob: float = 0.5
+    new_prob: float = 0.1
     """chat, multi-turn: probability that an arrival begins a conversation."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,8 @@ def read_conversations(path: Path) -> list[Conversation]:
     """Read conversations from a CSV file (plain or gzip) with columns `conversation`, `turn`, `role` and `tokens`.
 
     A round is what the user (or a system prompt) says until the assistant answers. What an assistant says before that
-    is left out, as is a question without an answer, and a conversation without a round.
+    belongs to the first round's query: long conversations were cut into pieces, and it is where the piece before ended.
+    A question without an answer is left out, as is a conversation without a round.
 
     Raises:
         ConfigError: If the file cannot be read or a line is not such a message; the message names file, line, value.
@@ -63,7 +64,7 @@ class _Rounds:
 
     def __init__(self) -> None:
         self.rounds: Conversation = []
-        self._asked = 0
+        self._opening = self._asked = 0
         self._answering = False
 
     def ask(self, tokens: int) -> None:
@@ -75,5 +76,8 @@ class _Rounds:
             query, answer = self.rounds[-1]
             self.rounds[-1] = (query, answer + tokens)
         elif self._asked and tokens:
-            self.rounds.append((self._asked, tokens))
-            self._asked, self._answering = 0, True
+            self.rounds.append((self._opening + self._asked, tokens))
+            self._opening = self._asked = 0
+            self._answering = True
+        elif not self.rounds:
+            self._opening += tokens

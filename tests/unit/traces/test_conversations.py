@@ -28,9 +28,9 @@ def test_the_bundled_conversations() -> None:
     queries = [query for rounds in conversations for query, _ in rounds]
     answers = [answer for rounds in conversations for _, answer in rounds]
     # The file's user messages have a mean of 96.1, the assistant's 355.4; conversations that were cut begin with an
-    # assistant's message, often a long one, which is no answer here.
+    # assistant's message, often a long one, which counts to the first query.
     assert len(queries) == 27_929
-    assert statistics.mean(queries) == pytest.approx(96.42, abs=0.01)
+    assert statistics.mean(queries) == pytest.approx(153.79, abs=0.01)
     assert statistics.mean(answers) == pytest.approx(335.47, abs=0.01)
     assert min(queries) >= 1
     assert min(answers) >= 1
@@ -40,7 +40,7 @@ def test_rounds_are_questions_with_answers(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         [
-            ("a", "assistant", 9),  # an opening: nobody asked
+            ("a", "assistant", 9),  # nobody asked: the end of another piece
             ("a", "user", 1),
             ("a", "assistant", 2),
             ("b", "system", 10),
@@ -59,7 +59,7 @@ def test_rounds_are_questions_with_answers(tmp_path: Path) -> None:
             ("d", "assistant", 4),
         ],
     )
-    assert read_conversations(path) == [[(1, 2), (11, 15)], [(13, 4)], [(2, 4)]]
+    assert read_conversations(path) == [[(10, 2), (11, 15)], [(13, 4)], [(5, 4)]]
 
 
 @pytest.mark.parametrize(
