@@ -42,7 +42,8 @@ def section(words: str, module: str, about: str) -> str:
     parser = Parser(f"octavo {words}", about)
     importlib.import_module(module).add_arguments(parser)
     positionals = [a for a in parser._actions if not a.option_strings]
-    usage = " ".join(f"[{a.metavar}]" if a.nargs == "?" else str(a.metavar) for a in positionals)
+    ends = {"?": "]", "*": " ...]"}
+    usage = " ".join(f"[{a.metavar}{ends[a.nargs]}" if a.nargs in ends else str(a.metavar) for a in positionals)
     lines = [
         f"## octavo {words}",
         "",

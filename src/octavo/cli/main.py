@@ -12,6 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("octavo.cli.chat", "talk to a model in the terminal"),
     "generate": ("octavo.cli.generate", "complete a prompt, or a file of prompts"),
     "kv": ("octavo.cli.kv", "watch where the KV memory of a running server is"),
+    "figures": ("octavo.cli.figures", "make the paper's figures here, beside its numbers"),
     "bench": ("octavo.cli.bench", "measure: serve, offline, latency, step, kernels, fit, quality"),
     "simulate": ("octavo.cli.simulate", "serve a workload on a simulated system: the paper's, on its machines"),
     "doctor": ("octavo.cli.doctor", "say what this machine offers and what Octavo would use"),

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from octavo.errors import ConfigError
 from octavo.figures.figure import AnyFigure
 
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {
+    "fig2": "octavo.figures.fig2",
+    "fig12": "octavo.figures.fig12",
+    "fig13": "octavo.figures.fig13",
+    "fig14": "octavo.figures.fig14",
+    "fig15": "octavo.figures.fig15",
+}
 """Name -> module, in the paper's order. A module has its figure as `FIGURE`, and is imported when it is asked for."""
 
 

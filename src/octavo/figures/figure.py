@@ -46,7 +46,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     ours: float
     paper: float | None = None
-    """None where the paper only gives a direction or a range, which `note` then says."""
+    """None where the paper gives no single number; `said` then has what it gives."""
+    said: str = ""
     unit: str = ""
     """Of both: "%", "x", "s", or none. Percentages are compared by points, everything else by ratio."""
     source: str = ""

@@ -30,6 +30,8 @@ def _line(c: Comparison) -> str:
         text += f" against the paper's {number(c.paper, c.unit)}"
         if c.deviation:
             text += f" ({c.deviation})"
+    elif c.said:
+        text += f" (the paper: {c.said})"
     agreed = _agreed(c)
     if agreed:
         text += f"; agreed: {agreed}, {'held' if c.holds else 'NOT HELD'}"
@@ -49,7 +51,7 @@ def section(report: Report) -> str:
 def _table(comparisons: Iterable[Comparison]) -> list[str]:
     out = ["| | ours | paper | deviation | agreed before | |", "|---|---|---|---|---|---|"]
     for c in comparisons:
-        quoted = "" if c.paper is None else f"{number(c.paper, c.unit)} [{c.source}]"
+        quoted = c.said if c.paper is None else f"{number(c.paper, c.unit)} [{c.source}]"
         verdict = {None: "", True: "held", False: "**not held**"}[c.holds]
         out.append(f"| {c.what} | {number(c.ours, c.unit)} | {quoted} | {c.deviation} | {_agreed(c)} | {verdict} |")
     return out

@@ -23,10 +23,22 @@ class QuotedRange(NamedTuple):
     high: float
     source: str
 
+    def words(self, unit: str) -> str:
+        """For a table."""
+        return f"{self.low:g}{unit} to {self.high:g}{unit} [{self.source}]"
+
 
 PAGED, ORACLE, POW2, MAX, FASTER_TRANSFORMER = "paged", "orca-oracle", "orca-pow2", "orca-max", "fastertransformer"
 SYSTEMS = (PAGED, ORACLE, POW2, MAX, FASTER_TRANSFORMER)
 """Best first, as the paper ranks them."""
+NAMES = {
+    PAGED: "paged",
+    ORACLE: "Orca (Oracle)",
+    POW2: "Orca (Pow2)",
+    MAX: "Orca (Max)",
+    FASTER_TRANSFORMER: "FasterTransformer",
+}
+"""In words. The paper's own system is vLLM; in its place stands Octavo's paged KV memory."""
 
 TOKENS, RESERVED, INTERNAL, REST = "token states", "reservation", "internal fragmentation", "external and others"
 MEMORY_STATES = (TOKENS, RESERVED, INTERNAL, REST)
@@ -62,6 +74,25 @@ FIG12_RATIOS: dict[str, QuotedRange] = {
 }
 """Section 6.2, ShareGPT: requests per second of the paged system over those of the other at similar latency, over all
 three models. For FasterTransformer it says "up to 22"."""
+
+FIG12_KNEES: dict[str, dict[str, Quoted]] = {
+    "a": {
+        PAGED: Quoted(1.9, "F"),
+        ORACLE: Quoted(1.1, "F"),
+        POW2: Quoted(0.75, "F"),
+        MAX: Quoted(0.5, "F"),
+        FASTER_TRANSFORMER: Quoted(0.3, "F"),
+    },
+    "c": {
+        PAGED: Quoted(2.4, "F"),
+        ORACLE: Quoted(1.8, "F"),
+        POW2: Quoted(1.5, "F"),
+        MAX: Quoted(1.0, "F"),
+        FASTER_TRANSFORMER: Quoted(0.5, "F"),
+    },
+    "d": {PAGED: Quoted(28, "F"), ORACLE: Quoted(20, "F"), POW2: Quoted(13, "F")},
+}
+"""Panel -> requests per second at which a curve turns up. Read from the picture by eye, so good to 10 or 20 %."""
 
 FIG13: dict[str, dict[str, Quoted]] = {
     "sharegpt": {

@@ -9,7 +9,7 @@ Importing this module needs matplotlib, the extra `figures`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def settings() -> AbstractContextManager[None]:
-    """While this lasts pictures are made and saved in the style of all figures; other pictures of the process are not."""
+    """While this lasts, pictures are made and saved in the style of all figures; others of the process are not."""
     return mpl.rc_context(SETTINGS)
 
 
@@ -83,10 +83,12 @@ class Look(NamedTuple):
 
 LOOKS: dict[str, Look] = {
     paper.PAGED: Look("Octavo (paged)", BLUE, "o", "-"),
-    paper.ORACLE: Look("Orca (Oracle)", VERMILION, "^", "--", "////"),
-    paper.POW2: Look("Orca (Pow2)", GREEN, "s", "-.", "...."),
-    paper.MAX: Look("Orca (Max)", PURPLE, "D", ":", "\\\\\\\\"),
-    paper.FASTER_TRANSFORMER: Look("FasterTransformer", BLACK, "x", (0, (4, 1.2, 1, 1.2, 1, 1.2)), "xxxx"),
+    paper.ORACLE: Look(paper.NAMES[paper.ORACLE], VERMILION, "^", "--", "////"),
+    paper.POW2: Look(paper.NAMES[paper.POW2], GREEN, "s", "-.", "...."),
+    paper.MAX: Look(paper.NAMES[paper.MAX], PURPLE, "D", ":", "\\\\\\\\"),
+    paper.FASTER_TRANSFORMER: Look(
+        paper.NAMES[paper.FASTER_TRANSFORMER], BLACK, "x", (0, (4, 1.2, 1, 1.2, 1, 1.2)), "xxxx"
+    ),
 }
 """Of the systems that are compared, by their names in `figures.paper`."""
 
@@ -106,10 +108,22 @@ def settle(axes: Axes, x_label: str, y_label: str, grid: str = "y") -> None:
         axes.grid(axis=grid)  # type: ignore[arg-type]
 
 
-def mark_paper(axes: Axes, places: Iterable[float], values: Iterable[float], width: float, label: str) -> None:
-    """A short black line at the paper's number on each bar at these places."""
-    for i, (place, value) in enumerate(zip(places, values, strict=True)):
-        line = axes.plot(
-            [place - width / 2, place + width / 2], [value, value], color=BLACK, linewidth=1.4, solid_capstyle="butt"
-        )[0]
-        line.set_label(label if i == 0 else "_nolegend_")
+def label_bars(axes: Axes, ours: Sequence[float], papers: Sequence[float], width: float) -> None:
+    """Across each bar (at 0, 1, ...) a black line at the paper's number; above both, in figures, ours."""
+    top = 1.13 * max(*ours, *papers)
+    for place, (value, quoted) in enumerate(zip(ours, papers, strict=True)):
+        axes.hlines(
+            quoted, place - width / 2, place + width / 2, colors=BLACK, linewidth=1.4,
+            label="the paper" if place == 0 else "_nolegend_",
+        )  # fmt: skip
+        axes.text(place, max(value, quoted) + 0.015 * top, f"{value:.1f}", ha="center", va="bottom", fontsize=6.5)
+    axes.set_ylim(0, top)
+
+
+def bar_legend(picture: Picture, num_columns: int) -> None:
+    """A legend over all plots of a picture from the first one's series, the bars first and then the paper's line."""
+    handles, labels = picture.axes[0].get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == "the paper")
+    picture.legend(
+        [handles[i] for i in order], [labels[i] for i in order], loc="outside upper center", ncols=num_columns
+    )

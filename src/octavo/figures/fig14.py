@@ -1,0 +1,113 @@
+"""Figure 14: what rate the systems sustain when a request asks for several answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from octavo.figures import curves, paper
+from octavo.figures.figure import Comparison, Figure, Findings, Numbers, Row, within_percent
+from octavo.figures.simulation import Simulation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+SYSTEMS = (paper.PAGED, paper.ORACLE, paper.POW2, paper.MAX)
+DURATION_S = 600.0
+PERCENT = 20.0
+"""How far a ratio may be from the paper's."""
+HOST_BLOCKS = 1638
+"""20 GiB of OPT-13B's KV, the artifact's default. It swaps requests that have several sequences."""
+
+
+class Panel(NamedTuple):
+    """One way to ask for answers."""
+
+    title: str
+    workload: str
+    options: tuple[tuple[str, int], ...]
+    knees: tuple[float, ...]
+    """Of `SYSTEMS`: about the rates at which latencies rise; they only say where to run."""
+
+
+PANELS: dict[str, Panel] = {
+    "basic": Panel("Basic sampling", "alpaca", (), (31, 21, 14, 4)),
+    "parallel 2": Panel("(a) Parallel, 2 answers", "parallel", (("n", 2),), (17, 12, 8, 2)),
+    "parallel 4": Panel("(b) Parallel, 4 answers", "parallel", (("n", 4),), (9.5, 6, 4, 0.8)),
+    "parallel 6": Panel("(c) Parallel, 6 answers", "parallel", (("n", 6),), (6.5, 4, 2.7, 0.5)),
+    "beam 2": Panel("(d) Beam search, width 2", "beam", (("beam_width", 2),), (16, 9, 6, 1.5)),
+    "beam 4": Panel("(e) Beam search, width 4", "beam", (("beam_width", 4),), (9, 4.5, 3, 0.6)),
+    "beam 6": Panel("(f) Beam search, width 6", "beam", (("beam_width", 6),), (6.5, 3, 2, 0.4)),
+}
+
+
+def plan(is_short: bool) -> list[Simulation]:
+    if is_short:
+        return _runs("parallel 2", 40.0, lambda knee: curves.around(knee, (0.7, 1.6, 2.5)))
+    return [job for name in PANELS for job in _runs(name, DURATION_S, curves.around)]
+
+
+def _runs(name: str, duration_s: float, rates: Callable[[float], curves.Rates]) -> list[Simulation]:
+    panel = PANELS[name]
+    swaps = (("preemption", "swap"), ("num_host_blocks", HOST_BLOCKS)) if panel.options else ()
+    return curves.runs(
+        "opt-13b",
+        panel.workload,
+        duration_s,
+        {system: rates(knee) for system, knee in zip(SYSTEMS, panel.knees, strict=True)},
+        workload_options=panel.options,
+        system_options={paper.PAGED: swaps},
+    )
+
+
+def derive(results: Mapping[Simulation, Numbers]) -> Findings:
+    rows: list[Row] = []
+    comparisons: list[Comparison] = []
+    for name, panel in PANELS.items():
+        points = [
+            (job, numbers)
+            for job, numbers in results.items()
+            if (job.workload, job.workload_options) == (panel.workload, panel.options)
+        ]
+        if points:
+            rows += curves.rows(name, points)
+            comparisons += _compare(name, curves.sustained(rows, name))
+    return Findings(rows, comparisons, curves.notes(rows))
+
+
+def _compare(name: str, sustained: Mapping[str, float]) -> list[Comparison]:
+    found = [
+        Comparison(what=f"{name}: {paper.NAMES[system]}", ours=sustained[system], unit="requests/s")
+        for system in SYSTEMS
+        if system in sustained
+    ]
+    for system in SYSTEMS[1:]:
+        if system not in sustained or paper.PAGED not in sustained:
+            continue
+        ours, what = sustained[paper.PAGED] / sustained[system], f"{name}: paged over {paper.NAMES[system]}"
+        quoted = paper.FIG14_RATIOS.get(name) if system == paper.ORACLE else None
+        if quoted is None:
+            found.append(Comparison(what=what, ours=ours, unit="x", low=1.0))
+        else:
+            found.append(within_percent(what, ours, quoted, PERCENT, unit="x"))
+    return found
+
+
+def draw(findings: Findings) -> Picture:
+    drawn = {row["panel"] for row in findings.rows} - {"basic"}
+    titles = {name: panel.title for name, panel in PANELS.items() if name in drawn}
+    return curves.panels(findings.rows, titles)
+
+
+FIGURE = Figure(
+    name="fig14",
+    title="Figure 14: several answers to a prompt",
+    caption=(
+        "OPT-13B on one A100-40GB, Alpaca. Mean latency per token of an answer over the rate of requests, for parallel "
+        "sampling and beam search. Paged answers share the blocks of their prompt, beams those of their common past; "
+        "the baselines keep, and compute, everything once for each."
+    ),
+    plan=plan,
+    derive=derive,
+    draw=draw,
+)
