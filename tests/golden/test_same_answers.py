@@ -181,7 +181,7 @@ def smollm2() -> Path:
 
 @pytest.fixture(scope="module")
 def real_requests() -> list[EngineRequest]:
-    return random_requests(random.Random(8), 40, vocab_size=49152, max_prompt=50, max_tokens=36, eos=(2,))
+    return random_requests(random.Random(8), 24, vocab_size=49152, max_prompt=50, max_tokens=36, eos=(2,))
 
 
 @pytest.fixture(scope="module", params=["auto", "none"])
@@ -198,7 +198,13 @@ def real_alone(smollm2: Path, real_requests: list[EngineRequest], quantization: 
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    ("chunk", "block_size", "threads", "depth"), [(7, 8, 2, 1), (32, 16, 2, 2), (512, 32, 1, 1), (512, 16, 2, 2)]
+    ("chunk", "block_size", "threads", "depth"),
+    [
+        (7, 8, 2, 1),
+        pytest.param(32, 16, 2, 2, marks=pytest.mark.full),
+        pytest.param(512, 32, 1, 1, marks=pytest.mark.full),
+        (512, 16, 2, 2),
+    ],
 )
 def test_the_default_model(
     smollm2: Path,
