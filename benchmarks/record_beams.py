@@ -93,14 +93,22 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[2, 4, 6], metavar="N")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--max-prompt-tokens", type=int, default=64)
+    parser.add_argument("--plain", action="store_true", help="leave out the chat template")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth of the prompts")
     parser.add_argument("--num-threads", type=int, help="default: all that the machine has")
     args = parser.parse_args()
     settings = {"num_blocks": 8192, "max_num_seqs": 48, "max_model_len": 512, "num_threads": args.num_threads}
     config = EngineConfig.of(model=args.model, **settings)
-    tokenizer = FrontEnd.load(config, find_files(config)).tokenizer
-    prompts = [tokenizer.encode(text) for text in read_questions(args.questions)]
-    prompts = [tokens for tokens in prompts if len(tokens) <= args.max_prompt_tokens][:: args.every]
+    front_end = FrontEnd.load(config, find_files(config))
+    texts = [
+        text
+        for text in read_questions(args.questions)
+        if len(front_end.tokenizer.encode(text)) <= args.max_prompt_tokens
+    ][:: args.every]
+    prompts = [
+        front_end.tokenizer.encode(text) if args.plain else front_end.render_chat([{"role": "user", "content": text}])
+        for text in texts
+    ]
     lines = []
     for width in args.widths:
         started = time.monotonic()

@@ -6,6 +6,7 @@ Prompts share no prefix with each other unless a workload says so: a prompt's fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from random import Random
 
 from octavo.errors import ConfigError
@@ -108,16 +109,17 @@ def chat_rounds(
     """Section 6.5: each arrival is the next round of a conversation; its prompt is the last `max_prompt_tokens` of
     history and query. No KV is kept between rounds, so prompts share nothing here.
 
-    With probability `new_prob` an arrival begins a conversation, drawn from those that have not begun; else it goes
-    on with one that has. The authors' scripts set 0.5 for vLLM and 0.1 for Orca, which makes two workloads of it. Here
-    one value serves all systems: 0.1, which comes closer to the paper's words that most prompts have 1024 tokens. Their
-    cap on answers is 1016 tokens (2048 - 1024 - 8); the paper says 1024.
+    As in the authors' scripts the first conversations are taken, with as many rounds as there are arrivals, so that
+    every one of them comes to its end. With probability `new_prob` an arrival begins a conversation, drawn from those
+    that have not begun, while there are such; else it goes on with one that has. The scripts set 0.5 for vLLM and 0.1
+    for Orca, which makes two workloads of it; here one value serves all systems, the scripts' default. Their cap on
+    answers is 1016 tokens (2048 - 1024 - 8); the paper says 1024.
     The history holds answers at their recorded lengths, not cut to the cap.
 
     Raises:
         ConfigError: If there are no conversations, or `new_prob` is not from 0 to 1.
     """
-    chooser = _RoundChooser(conversations, rng, new_prob)
+    chooser = _RoundChooser(conversations, len(arrivals), rng, new_prob)
     requests = []
     for number, arrival_s in enumerate(arrivals):
         chosen = chooser.next()
@@ -149,7 +151,7 @@ def multi_turn(
     fitting = [cut for rounds in conversations if (cut := _fitting(rounds, max_model_len))]
     if conversations and not fitting:
         raise ConfigError("max_model_len", max_model_len, "enough for the first round of some conversation")
-    chooser = _RoundChooser(fitting, rng, new_prob)
+    chooser = _RoundChooser(fitting, len(arrivals), rng, new_prob)
     requests = []
     for number, arrival_s in enumerate(arrivals):
         chosen = chooser.next()
@@ -177,30 +179,28 @@ class _Chat:
 
 
 class _RoundChooser:
-    """Which conversation goes on at each arrival."""
+    """Which conversation goes on at each arrival: the first conversations of the list, with as many rounds as there
+    are arrivals, all of them to their end."""
 
-    def __init__(self, conversations: Sequence[Conversation], rng: Random, new_prob: float) -> None:
+    def __init__(self, conversations: Sequence[Conversation], num_arrivals: int, rng: Random, new_prob: float) -> None:
         if not conversations:
             raise ConfigError("conversations", [], "at least one conversation")
         if not 0 <= new_prob <= 1:
             raise ConfigError("new_prob", new_prob, "from 0 to 1")
-        self._conversations = conversations
         self._rng = rng
         self._new_prob = new_prob
-        self._waiting: list[Conversation] = []
+        self._waiting = _first_rounds(conversations, num_arrivals)
         self._begun: list[_Chat] = []
+        rng.shuffle(self._waiting)
 
     def next(self) -> _Chat:
         """The conversation whose next round comes now."""
-        begins = self._rng.random() < self._new_prob
+        begins = self._rng.random() < self._new_prob and self._waiting
         if begins or not self._begun:
-            if not self._waiting:  # all have begun: the same ones come again
-                self._waiting = list(self._conversations)
-                self._rng.shuffle(self._waiting)
             self._begun.append(_Chat(self._waiting.pop()))
-            return self._begun[-1]
-        place = self._rng.randrange(len(self._begun))
-        self._begun[place], self._begun[-1] = self._begun[-1], self._begun[place]
+        else:
+            place = self._rng.randrange(len(self._begun))
+            self._begun[place], self._begun[-1] = self._begun[-1], self._begun[place]
         return self._begun[-1]
 
     def done(self, chosen: _Chat) -> None:
@@ -209,6 +209,18 @@ class _RoundChooser:
         chosen.num_done += 1
         if chosen.num_done == len(chosen.rounds):
             self._begun.pop()
+
+
+def _first_rounds(conversations: Sequence[Conversation], num_rounds: int) -> list[Conversation]:
+    """The first conversations, from the beginning again when there are too few, the last one cut to make the number of
+    rounds exact."""
+    found = []
+    for rounds in cycle(conversations):
+        if num_rounds <= 0:
+            break
+        found.append(rounds[:num_rounds])
+        num_rounds -= len(rounds)
+    return found
 
 
 def _fitting(rounds: Conversation, max_model_len: int) -> Conversation:

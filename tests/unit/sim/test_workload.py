@@ -79,9 +79,29 @@ def test_a_chat_prompt_is_the_end_of_history_and_query() -> None:
 
 def test_a_chat_goes_on_or_begins_with_the_probability_given() -> None:
     # An answer of 1 token is a first round's, one of 2 a later round's.
-    conversations = [[(1, 1)] + [(1, 2)] * 500] * 3000
-    requests = chat_rounds(conversations, [0.0] * 4000, Random(5), new_prob=0.25)
-    assert sum(request.num_output_tokens == 1 for request in requests) / 4000 == pytest.approx(0.25, abs=0.02)
+    conversations = [[(1, 1)] + [(1, 2)] * 9] * 2000
+    requests = chat_rounds(conversations, [0.0] * 20_000, Random(5), new_prob=0.25)
+    # Some 1,000 conversations have begun by then; all begin at last.
+    assert sum(request.num_output_tokens == 1 for request in requests[:4000]) / 4000 == pytest.approx(0.25, abs=0.02)
+    assert sum(request.num_output_tokens == 1 for request in requests) == 2000
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    conversations=st.lists(
+        st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=1, max_size=5), min_size=1
+    ),
+    count=st.integers(0, 40),
+    new_prob=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+def test_every_round_of_the_first_conversations_comes_once(
+    conversations: list[list[tuple[int, int]]], count: int, new_prob: float, seed: int
+) -> None:
+    requests = chat_rounds(conversations, [0.0] * count, Random(seed), new_prob=new_prob)
+    answers = [answer for rounds in conversations for _, answer in rounds]
+    wanted = (answers * count)[:count]
+    assert Counter(request.num_output_tokens for request in requests) == Counter(wanted)
 
 
 def test_rounds_of_a_conversation_share_all_that_was_said() -> None:
@@ -93,7 +113,7 @@ def test_rounds_of_a_conversation_share_all_that_was_said() -> None:
 
 
 def test_different_conversations_share_nothing() -> None:
-    requests = multi_turn([[(10, 20), (5, 6)]] * 3, [0.0] * 6, Random(0), new_prob=1)
+    requests = multi_turn([[(10, 20)]] * 3, [0.0] * 3, Random(0))
     prompts = [request.token_ids for request in requests]
     assert all(common_prefix(a, b) == 0 for i, a in enumerate(prompts) for b in prompts[:i])
 

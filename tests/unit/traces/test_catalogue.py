@@ -35,8 +35,14 @@ def test_samples_and_beams() -> None:
     assert {request.beam_width for request in workload("beam", 5.0, 20.0, beam_width=6)} == {6}
 
 
+def test_chat_prompts_are_long() -> None:
+    """Histories make them so: with first rounds alone the mean would be about 420."""
+    prompts = [len(request.token_ids) for request in workload("chat", 1.0, 600.0)]
+    assert statistics.mean(prompts) == pytest.approx(710, abs=60)
+    assert sum(prompt == 1024 for prompt in prompts) / len(prompts) == pytest.approx(0.43, abs=0.06)
+
+
 def test_arrivals_leave_lengths_alone() -> None:
-    """Systems are compared at several rates: a longer workload has the same pairs and more."""
     means = [
         statistics.mean(len(request.token_ids) for request in workload("alpaca", 5.0, 600.0, arrivals=arrivals))
         for arrivals in ("poisson", "bursty")
