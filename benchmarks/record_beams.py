@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[2, 4, 6], metavar="N")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--max-prompt-tokens", type=int, default=64)
-    parser.add_argument("--plain", action="store_true", help="leave out the chat template")
+    parser.add_argument("--chat", action="store_true", help="put each question into the model's chat template")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth of the prompts")
     parser.add_argument("--num-threads", type=int, help="default: all that the machine has")
     args = parser.parse_args()
@@ -106,7 +106,7 @@ def main() -> None:
         if len(front_end.tokenizer.encode(text)) <= args.max_prompt_tokens
     ][:: args.every]
     prompts = [
-        front_end.tokenizer.encode(text) if args.plain else front_end.render_chat([{"role": "user", "content": text}])
+        front_end.render_chat([{"role": "user", "content": text}]) if args.chat else front_end.tokenizer.encode(text)
         for text in texts
     ]
     lines = []
