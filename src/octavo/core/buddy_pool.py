@@ -147,6 +147,10 @@ class BuddyPool(BlockPool):
             self._put_chunk(block_id - 1, 0)
         return free
 
+    def take_freed(self) -> list[int]:
+        # Between two plans a beam's chunk may be freed, be kept for beams to come, and be freed again.
+        return list(dict.fromkeys(super().take_freed()))
+
     def damage(self) -> Iterator[str]:
         """Free buddies are one chunk, and chunks lie where their size says."""
         for order, chunks in enumerate(self._chunks):

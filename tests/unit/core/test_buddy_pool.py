@@ -106,6 +106,13 @@ def test_a_chunk_may_come_back_in_pieces_and_has_its_owner_till_then(red: Accoun
     assert sorted(pool.take_freed()) == (sorted([*chunk, *other]) if erases else [])
 
 
+def test_a_chunk_freed_twice_between_two_plans_is_erased_once(red: Account) -> None:
+    pool = BuddyPool(1 + 4, 4, erases=True)
+    for size in (4, 2):
+        pool.release(pool.acquire(size, red))
+    assert sorted(pool.take_freed()) == [1, 2, 3, 4] and pool.take_freed() == []
+
+
 def test_a_free_chunk_cannot_be_released(red: Account) -> None:
     pool = BuddyPool(1 + 4, 4)
     chunk = pool.acquire(4, red)
