@@ -8,6 +8,7 @@ the simulator, and says how far the simulator is off: nothing of it went into th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from typing import Any
 import msgspec
 
 from octavo import registry
-from octavo.cli.fit_design import MOST_TOKENS, Stage, fitting_stages, requests
-from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, set_flag
+from octavo.cli.fit_design import MOST_TOKENS, QUICK_STAGES, STAGES, Stage, fitting_stages, requests
+from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config
 from octavo.cli.parser import integer
 from octavo.cli.step_watch import RealRun, Step
 from octavo.config import EngineConfig, SpeculationConfig
@@ -58,14 +59,15 @@ def run(args: argparse.Namespace) -> int:
     if args.fit and not args.check:
         raise ConfigError("fit", args.fit, "left out without --check")
     config = engine_config(args, model=args.model_tag)
-    executor, info = load(args, config)
+    executor, info = load(config)
     try:
         if args.fit:
             from octavo.traces.fits import read_fit_file
 
             fit = read_fit_file(args.fit)
         else:
-            fit = make_fit(config, executor, info, args)
+            rounds, temperature, seed = args.rounds, args.temperature, args.seed
+            fit = make_fit(config, executor, info, rounds=rounds, temperature=temperature, seed=seed)
             path = Path(args.output or f"fit-{info.model.replace('/', '-')}.json")
             path.write_bytes(msgspec.json.format(msgspec.json.encode(fit), indent=2) + b"\n")
             print_fit(fit)
@@ -79,39 +81,53 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load(args: argparse.Namespace, config: EngineConfig) -> tuple[Any, EngineInfo]:
+def load(config: EngineConfig) -> tuple[Any, EngineInfo]:
     """The executor, able to compute the largest step that is measured, and what it settled on."""
     from octavo.engine.build import find_files
 
-    if config.scheduler.max_num_batched_tokens < MOST_TOKENS:
-        set_flag(args, "max-num-batched-tokens", MOST_TOKENS)
-        roomy = engine_config(args, model=args.model_tag)
-    else:
-        roomy = config
-    executor = registry.resolve("executors", config.execution.executor).load(roomy, find_files(config))
-    info = executor.info
     budget = config.scheduler.max_num_batched_tokens
-    return executor, msgspec.structs.replace(info, max_num_batched_tokens=budget)
+    scheduler = dataclasses.replace(config.scheduler, max_num_batched_tokens=max(budget, MOST_TOKENS))
+    roomy = dataclasses.replace(config, scheduler=scheduler)
+    executor = registry.resolve("executors", config.execution.executor).load(roomy, find_files(config))
+    return executor, msgspec.structs.replace(executor.info, max_num_batched_tokens=budget)
 
 
-def make_fit(config: EngineConfig, executor: Executor, info: EngineInfo, args: argparse.Namespace) -> Fit:
+def quick_fit(config: EngineConfig) -> Fit:
+    """A fit from a few seconds of measuring, for a plan made on the spot."""
+    executor, info = load(config)
+    try:
+        return make_fit(config, executor, info, rounds=1, temperature=0.0, seed=0, stages=QUICK_STAGES)
+    finally:
+        executor.close()
+
+
+def make_fit(
+    config: EngineConfig,
+    executor: Executor,
+    info: EngineInfo,
+    *,
+    rounds: int,
+    temperature: float,
+    seed: int,
+    stages: Sequence[Stage] = STAGES,
+) -> Fit:
     """Measure and fit."""
     from octavo.cli.machine import fingerprint
 
     num_slots = (info.num_blocks - 1) * info.block_size
-    stages = fitting_stages(info.max_num_seqs, info.max_model_len, num_slots)
+    stages = fitting_stages(info.max_num_seqs, info.max_model_len, num_slots, stages)
     blocks = time_blocks(executor)
-    steps = measure(config, executor, info, stages, args.rounds, args.temperature, args.seed)
+    steps = measure(config, executor, info, stages, rounds, temperature, seed)
     cost = fit_cost(steps, blocks)
     return Fit(
         model=info.model,
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         machine=fingerprint(),
-        engine=about(info, config, args.temperature),
+        engine=about(info, config, temperature),
         cost=cost,
         residuals=residuals(steps, cost),
         num_steps=len(steps),
-        rounds=args.rounds,
+        rounds=rounds,
     )
 
 

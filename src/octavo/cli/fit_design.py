@@ -8,6 +8,7 @@ sequences decode beside the prompts of the last, and at the end all decode: one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
@@ -49,6 +50,16 @@ STAGES = (
     Stage(budget=512, num_requests=5, prompt_tokens=800, output_tokens=8),
 )
 
+QUICK_STAGES = (
+    # Some 4,000 tokens of prompts: a few seconds.
+    Stage(budget=128, num_requests=1, prompt_tokens=500, output_tokens=8),
+    Stage(budget=128, num_requests=4, prompt_tokens=60, output_tokens=8),
+    Stage(budget=128, num_requests=16, prompt_tokens=64, output_tokens=8),
+    Stage(budget=128, num_requests=32, prompt_tokens=32, output_tokens=6),
+    Stage(budget=32, num_requests=2, prompt_tokens=96, output_tokens=4),
+    Stage(budget=512, num_requests=2, prompt_tokens=640, output_tokens=4),
+)
+
 MOST_TOKENS = max(stage.budget for stage in STAGES)
 """In one step: what the engine has to be built for."""
 
@@ -57,7 +68,9 @@ _LEAST_PROMPT = 64
 """Tokens: with shorter ones alone, chunks and context would hardly vary."""
 
 
-def fitting_stages(max_num_seqs: int, max_model_len: int, num_slots: int) -> list[Stage]:
+def fitting_stages(
+    max_num_seqs: int, max_model_len: int, num_slots: int, stages: Sequence[Stage] = STAGES
+) -> list[Stage]:
     """The stages cut to an engine's size.
 
     Args:
@@ -67,7 +80,7 @@ def fitting_stages(max_num_seqs: int, max_model_len: int, num_slots: int) -> lis
         ConfigError: For an engine so small that too little is left to measure.
     """
     found = []
-    for stage in STAGES:
+    for stage in stages:
         num_requests = min(stage.num_requests, max_num_seqs)
         output = min(stage.output_tokens, max_model_len // 4)
         prompt = min(stage.prompt_tokens, max_model_len - output, num_slots // num_requests - output - 64)

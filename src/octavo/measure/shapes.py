@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 from octavo.errors import ConfigError
 from octavo.models.families import decoder_spec
 from octavo.models.spec import DecoderSpec
+from octavo.weights.files import JSONObject, read_json
 from octavo.weights.sources import open_checkpoint, resolve
+
+
+def spec_of_model(model: str) -> DecoderSpec:
+    """The spec of a model by its name or path, as `octavo serve` takes it. Its weights are not read.
+
+    Raises:
+        ModelError: If there is no such model, or it is of a kind that Octavo does not run.
+    """
+    checkpoint = open_checkpoint(resolve(model))
+    try:
+        return decoder_spec(checkpoint.config)
+    finally:
+        checkpoint.close()
+
+
+def spec_of_config(path: Path) -> DecoderSpec:
+    """The spec of the model that a config.json describes.
+
+    Raises:
+        ModelError: If it is not one, or the model is of a kind that Octavo does not run.
+    """
+    return decoder_spec(read_json(path, JSONObject))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +85,7 @@ class Shapes:
         Raises:
             ModelError: If there is no such model, or it is of a kind that Octavo does not run.
         """
-        checkpoint = open_checkpoint(resolve(model))
-        try:
-            return cls.of_spec(decoder_spec(checkpoint.config))
-        finally:
-            checkpoint.close()
+        return cls.of_spec(spec_of_model(model))
 
     def changed(self, text: str) -> Shapes:
         """With sizes such as `hidden_size=1024,num_layers=4` in place of its own.

@@ -1,0 +1,204 @@
+"""`octavo plan`: does a model fit, what does it sustain within given latencies, with which settings, and at what cost.
+
+The answer comes from simulations of the real scheduler and block manager, with the time of steps from published figures
+(accelerators) or from measurements of this machine (`--device cpu`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config
+from octavo.cli.parser import integer
+from octavo.config import SpeculationConfig
+
+if TYPE_CHECKING:
+    from octavo.sim.planner import Jobs
+    from octavo.sim.request import TimedRequest
+    from octavo.sim.trials import Outcome
+
+MOST_REQUESTS = 6000
+"""Made for the longest trial."""
+RESIDENCES = 2
+"""A trial of the search lasts about so many times as long as a request is in the system."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model_tag", nargs="?", metavar="MODEL",
+        help="well-known name (llama-3.1-8b, opt-13b, ...), config.json, or what octavo serve takes",
+    )  # fmt: skip
+    group = parser.add_argument_group("Device")
+    group.add_argument(
+        "--device", default="cpu", metavar="NAME",
+        help="cpu (this machine), a100-40gb, a100-80gb, h100, h200, l4, rtx4090, or custom with the next three",
+    )  # fmt: skip
+    group.add_argument("--device-memory", type=float, metavar="GB", help="memory of each device, in 10^9 bytes")
+    group.add_argument("--bandwidth", type=float, metavar="GB/S", help="of that memory")
+    group.add_argument("--tflops", type=float, metavar="X", help="16-bit arithmetic, dense, in 10^12 a second")
+    group.add_argument(
+        "--num-devices", type=integer, metavar="N", help="devices that share the model (default: 1, 2, 4, 8 are tried)"
+    )
+    group.add_argument("--fit", metavar="FILE", help="of octavo bench fit, for cpu (default: a quick measurement)")
+    group = parser.add_argument_group("Workload")
+    group.add_argument("--workload", default="sharegpt", metavar="NAME", help="of octavo simulate --list-workloads")
+    group.add_argument(
+        "--lengths", metavar="IN:OUT", help="in place of a workload: mean tokens of prompts and answers, or a CSV file"
+    )
+    group.add_argument("--trace", metavar="FILE", help="file that the workload is read from")
+    group.add_argument("--rate", type=float, metavar="X", help="requests a second that must be carried")
+    group.add_argument("--seed", type=integer, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
+    group = parser.add_argument_group("Objectives")
+    group.add_argument("--ttft-ms", type=float, default=2000.0, metavar="X", help="time to first token (default: 2000)")
+    group.add_argument("--tpot-ms", type=float, default=100.0, metavar="X", help="time per token after (default: 100)")
+    group.add_argument(
+        "--percent", type=float, default=90.0, metavar="X", help="of requests for which each must hold (default: 90)"
+    )
+    group = parser.add_argument_group("Costs")
+    group.add_argument("--price-per-hour", type=float, metavar="X", help="of one device, in any currency")
+    group.add_argument("--watts", type=float, metavar="X", help="of one device (default: its board limit, where known)")
+    group = parser.add_argument_group("Result")
+    group.add_argument("--json", metavar="FILE", help="also write everything as JSON; - for the terminal, alone")
+    group.add_argument("--plot", metavar="FILE", help="draw latencies over the rate: .png, .svg or .pdf")
+    add_flags(parser, [group for group in ENGINE_GROUPS if group is not SpeculationConfig])
+
+
+def run(args: argparse.Namespace) -> int:
+    from octavo.cli import plan_report
+    from octavo.sim.planner import search
+    from octavo.sim.trials import CONFIRMS, Objectives, measured_at, residence_s
+
+    started = time.perf_counter()
+    check(args)
+    objectives = Objectives(ttft_s=args.ttft_ms / 1e3, tpot_s=args.tpot_ms / 1e3, percent=args.percent)
+    target = make_target(args)
+    requests, num_left_out = make_requests(args, target.start.system.max_model_len)
+    horizon_s = RESIDENCES * residence_s(target.start, requests, objectives)
+    with Workers() as workers:
+        plan = search(target.start, target.axes, requests, objectives, horizon_s=horizon_s, run_all=workers.run_all)
+        rates = plan_report.curve_rates(plan.best.rate, args.rate, args.json or args.plot)
+        long_s = CONFIRMS * horizon_s
+        jobs = [partial(measured_at, plan.best.candidate, requests, objectives, rate, long_s) for rate in rates]
+        curve = workers.run_all(jobs)
+    report = plan_report.build(args, target, plan, curve, requests, num_left_out, time.perf_counter() - started)
+    if args.json == "-":
+        print(plan_report.to_json(report))
+        return 0
+    plan_report.print_report(report)
+    if args.json:
+        Path(args.json).write_text(plan_report.to_json(report) + "\n")
+        print(f"written to {args.json}")
+    if args.plot:
+        from octavo.cli.plan_plot import draw
+
+        draw(report, Path(args.plot))
+        print(f"drawn to {args.plot}")
+    return 0
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ConfigError for a number that makes no sense."""
+    from octavo.errors import ConfigError
+
+    for name in ("rate", "price_per_hour", "watts", "device_memory", "bandwidth", "tflops"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < 1e12:
+            raise ConfigError(name, value, "above 0")
+    for name in ("device_memory", "bandwidth", "tflops", "num_devices"):
+        if args.device == "cpu" and getattr(args, name) is not None:
+            raise ConfigError(name, getattr(args, name), "left out with the device cpu: this machine is measured")
+    if args.fit and args.device != "cpu":
+        raise ConfigError("fit", args.fit, "left out: only the device cpu is measured")
+    if args.plot and Path(args.plot).suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError("plot", args.plot, "a file that ends in .png, .svg or .pdf")
+    if args.num_devices is not None and not 1 <= args.num_devices <= 1024:
+        raise ConfigError("num_devices", args.num_devices, "from 1 to 1024")
+
+
+def make_target(args: argparse.Namespace) -> Any:
+    """What is planned for; see `plan_target`."""
+    from octavo.cli.plan_target import accelerator_target, cpu_target
+
+    config = engine_config(args, model=args.model_tag)
+    if args.device == "cpu":
+        return cpu_target(args, config)
+    return accelerator_target(args, config)
+
+
+def make_requests(args: argparse.Namespace, max_model_len: int) -> tuple[list[TimedRequest], int]:
+    """Requests that arrive once a second on average, and how many of a hundred the context has no room for.
+
+    Raises:
+        ConfigError: For an unknown workload, a bad file, or requests of which none fits.
+    """
+    from octavo.errors import ConfigError
+    from octavo.sim.arrivals import poisson
+    from octavo.sim.workload import from_lengths
+    from octavo.traces.catalogue import workload
+    from octavo.traces.lengths import read_lengths
+
+    trace = None if args.trace is None else Path(args.trace)
+    if args.lengths is None:
+        everyone = workload(args.workload, 1.0, MOST_REQUESTS * 1.05, args.seed, trace=trace)
+    else:
+        rng = Random(f"{args.seed} lengths")
+        means = args.lengths.split(":")
+        if len(means) == 2 and all(mean.isdigit() for mean in means):
+            pairs = drawn_lengths(int(means[0]), int(means[1]), max_model_len, rng)
+        else:
+            pairs = read_lengths(Path(args.lengths))
+        arrivals = poisson(1.0, MOST_REQUESTS * 1.05, Random(f"{args.seed} arrivals"))
+        everyone = from_lengths(pairs, arrivals, rng)
+    fitting = [r for r in everyone if len(r.token_ids) + r.num_output_tokens <= max_model_len]
+    if not fitting:
+        longest = min(len(r.token_ids) + r.num_output_tokens for r in everyone)
+        allowed = f"at least {longest}: the shortest request of the workload has so many tokens, prompt and answer"
+        raise ConfigError("max_model_len", max_model_len, allowed)
+    return fitting[:MOST_REQUESTS], round(100 * (1 - len(fitting) / len(everyone)))
+
+
+def drawn_lengths(num_input: int, num_output: int, most: int, rng: Random) -> list[tuple[int, int]]:
+    """Lengths whose spread equals their mean (exponential), as that of chat roughly is."""
+    from octavo.errors import ConfigError
+
+    if num_input < 1 or num_output < 1 or num_input + num_output > most:
+        allowed = f"IN:OUT of at least 1:1, and together at most the context of {most} tokens that there is room for"
+        raise ConfigError("lengths", f"{num_input}:{num_output}", allowed)
+
+    def draw(mean: int) -> int:
+        return max(1, round(rng.expovariate(1 / mean)))
+
+    pairs = [(draw(num_input), draw(num_output)) for _ in range(MOST_REQUESTS)]
+    return [pair for pair in pairs if sum(pair) <= most]
+
+
+class Workers:
+    """Processes that run jobs, as many as there are cores, at most two; none where there is one core."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __enter__(self) -> Workers:
+        if len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) > 1:
+            import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
+
+            # Fresh interpreters: a fork would copy whatever threads and locks this process has.
+            self._pool = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+        return self
+
+    def run_all(self, jobs: Jobs) -> list[Outcome]:
+        """The results of independent jobs, in order."""
+        if self._pool is None or len(jobs) < 2:
+            return [job() for job in jobs]
+        return [future.result() for future in [self._pool.submit(job) for job in jobs]]
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)

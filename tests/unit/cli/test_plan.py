@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from octavo.cli import main as cli
+from octavo.cli.plan import Workers, drawn_lengths
+from octavo.cli.plan_model import device, model_shape, with_kv_dtype
+from octavo.config import EngineConfig
+from octavo.errors import ConfigError, ModelError
+from octavo.executor import local
+from octavo.executor.local import LocalExecutor
+from octavo.messages import EngineInfo
+from octavo.sim.fitted import KNOTS, Fit, FittedCost
+from octavo.sim.trials import Objectives, sustained
+from octavo.weights.sources import resolve
+from support.paths import TINYSTORIES
+from support.simulations import request, small_system
+from support.tiny_models import TinyLlama, write_tiny_llama
+
+FREE = 1 << 30
+COST = FittedCost(
+    knots=KNOTS, token_s=(1e-4,) * (len(KNOTS) - 1), step_s=5e-3, chunked_s=0.0, logits_s=0.0, sampled_s=1e-5,
+    decode_s=1e-5, context_s=1e-7, chunk_s=1e-4, pairs_s=1e-9, behind_s=1e-7,
+)  # fmt: skip
+SMALL = ("--lengths", "8:3", "--ttft-ms", "500", "--tpot-ms", "50")
+
+
+@pytest.fixture(autouse=True)
+def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No processes of their own for the trials."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+
+
+def fit_file(path: Path, info: EngineInfo) -> Path:
+    """A fit that was not measured, for an engine like this."""
+    names = ("weight_dtype", "kv_dtype", "kernel_path", "num_threads", "block_size")
+    engine = {name: getattr(info, name) for name in names}
+    fit = Fit(
+        model=info.model, date="2026-01-01T00:00:00Z", machine={}, engine=engine, cost=COST, residuals={}, num_steps=1,
+        rounds=1,
+    )  # fmt: skip
+    path.write_bytes(msgspec.json.encode(fit))
+    return path
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["plan", *words, "--json", "-"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def flags(settings: dict[str, Any]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+# ---- the plan's blocks are the server's
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kv_cache_memory_bytes": 3 << 20, "max_num_batched_tokens": 128},
+        {"num_blocks": 77, "block_size": 8, "max_num_batched_tokens": 128},
+        {"memory_fraction": 0.002, "kv_cache_dtype": "int8", "max_num_seqs": 9},
+        {"memory_fraction": 0.002, "max_num_batched_tokens": 64},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("window", [None, 32], ids=["full", "window"])
+def test_the_number_of_blocks_is_what_the_server_prints(
+    settings: dict[str, Any],
+    window: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = TINYSTORIES if window is None else write_tiny_llama(tmp_path / "model", TinyLlama(window=window))
+    files = resolve(str(folder))
+    config = EngineConfig.of(model=str(folder), **settings)
+    monkeypatch.setattr(local, "available_bytes", lambda: FREE)
+    fit = fit_file(tmp_path / "fit.json", LocalExecutor.preview(config, files))
+    report = planned(capsys, str(folder), "--fit", str(fit), *SMALL, *flags(settings))
+
+    budget = report["settings"]["max_num_batched_tokens"]
+    config = EngineConfig.of(model=str(folder), **(settings | {"max_num_batched_tokens": budget}))
+    monkeypatch.setattr(local, "available_bytes", lambda: FREE - report["memory"]["weight_bytes"])
+    executor = LocalExecutor.load(config, files)
+    executor.close()
+    info = executor.info
+    found = report["memory"]
+    assert (found["num_blocks"], found["kv_bytes"], found["max_model_len"], found["reason"]) == (
+        info.num_blocks,
+        info.kv_bytes,
+        info.max_model_len,
+        info.kv_reason,
+    )
+    assert report["settings"]["block_size"] == info.block_size
+    assert f"{report['memory']['num_blocks']} blocks" in info.kv_reason
+
+
+# ---- reports
+
+
+def test_a_plan_for_an_accelerator_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("opt-13b", "--device", "a100-80gb", "--num-devices", "1", "--kv-cache-dtype", "bfloat16", "--block-size",
+             "16", "--max-num-batched-tokens", "2560", "--max-num-seqs", "8", "--lengths", "64:8", "--price-per-hour",
+             "2", "--watts", "300", "--rate", "100")  # fmt: skip
+    report = planned(capsys, *words)
+    assert report["settings"] == {
+        "num_devices": 1, "kv_cache_dtype": "bfloat16", "block_size": 16, "max_num_batched_tokens": 2560,
+        "max_num_seqs": 8,
+    }  # fmt: skip
+    memory = report["memory"]
+    assert memory["kv_bytes_per_token"] == 819_200
+    assert memory["kv_bytes"] == memory["num_blocks"] * 16 * 819_200
+    assert report["concurrent_requests"] == 8
+    rate, tokens = report["sustained"]["requests_per_s"], report["sustained"]["output_tokens_per_s"]
+    assert tokens == pytest.approx(rate * report["workload"]["mean_output_tokens"])
+    assert report["costs"]["price_per_million_output_tokens"] == pytest.approx(2 / (tokens * 3600) * 1e6)
+    assert report["costs"]["watt_hours_per_million_output_tokens"] == pytest.approx(300 / (tokens * 3600) * 1e6)
+    assert report["asked"]["replicas"] == -(-100 // rate)
+    assert report["asked"]["each"]["rate"] == pytest.approx(100 / report["asked"]["replicas"])
+    assert [(one["setting"], one["chosen"]) for one in report["alternatives"]] == [
+        ("num_devices", True), ("max_num_batched_tokens", True), ("kv_cache_dtype", True), ("block_size", True),
+    ]  # fmt: skip
+    assert len(report["curve"]) >= 6
+    rates = [point["rate"] for point in report["curve"]]
+    assert rates == sorted(rates)
+    assert {
+        "rate",
+        "holds",
+        "ttft_ms",
+        "tpot_ms",
+        "ttft_p50_ms",
+        "tpot_p50_ms",
+        "mean_running",
+        "num_preemptions",
+    } == set(report["curve"][0])
+
+
+def test_settings_that_are_not_given_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("llama-3.1-8b", "--device", "l4", "--device-memory", "22", "--lengths", "64:4", "--max-num-seqs", "16",
+             "--num-devices", "1")  # fmt: skip
+    report = planned(capsys, *words)
+    tried: dict[str, list[Any]] = {}
+    for one in report["alternatives"]:
+        tried.setdefault(one["setting"], []).append(one["value"])
+    assert tried == {
+        "num_devices": [1],
+        "max_num_batched_tokens": [512, 2048, 8192],
+        "kv_cache_dtype": ["bfloat16", "int8"],
+        "block_size": [8, 16, 32, 64],
+    }
+    for setting in tried:
+        assert sum(one["chosen"] for one in report["alternatives"] if one["setting"] == setting) == 1
+    refused = [one for one in report["alternatives"] if one["why_not"]]
+    assert [one["value"] for one in refused] == [8192]  # its activations leave no room on 22 GB
+    assert "nothing is left for KV" in refused[0]["why_not"]
+
+
+def test_the_table_and_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["plan", "opt-13b", "--device", "h100", "--num-devices", "1", "--kv-cache-dtype", "auto", "--block-size",
+             "16", "--max-num-batched-tokens", "2048", "--max-num-seqs", "8", "--lengths", "64:4"]  # fmt: skip
+    assert cli.main([*words, "--plot", str(tmp_path / "p.svg"), "--json", str(tmp_path / "p.json")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for part in ("opt-13b on h100", "blocks of 16 tokens", "requests/s", "alternatives", "steps simulated"):
+        assert part in printed
+    picture = (tmp_path / "p.svg").read_text()
+    for part in ("time to first token (s)", "time per further token (ms)", "requests (1/s)", "objective", "sustained"):
+        assert part in picture
+    assert json.loads((tmp_path / "p.json").read_text())["model"] == "opt-13b"
+
+
+def test_this_machine_is_measured_when_no_fit_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (str(TINYSTORIES), "--num-blocks", "300", "--num-threads", "1", "--max-num-batched-tokens", "64",
+             "--lengths", "16:8", "--max-num-seqs", "4", "--tpot-ms", "2000", "--ttft-ms", "60000")  # fmt: skip
+    report = planned(capsys, *words)
+    assert report["device"] == "cpu"
+    assert "just now" in report["notes"][0]
+    assert report["sustained"]["requests_per_s"] > 0
+
+
+def test_trials_in_processes_of_their_own_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from functools import partial
+
+    from octavo.sim.trials import Candidate
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    requests = [msgspec.structs.replace(request(float(i), 8, 4), token_ids=[2 + i] + [0] * 7) for i in range(100)]
+    one = Candidate(num_devices=1, kv_dtype="bfloat16", system=small_system(), cost=COST)
+    jobs = [partial(sustained, one, requests, Objectives(ttft_s=1.0, tpot_s=0.1), guess, 1.0) for guess in (5.0, 50.0)]
+    with Workers() as workers:
+        assert workers.run_all(jobs) == [job() for job in jobs]
+
+
+# ---- what is not right
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["opt-175b", "--device", "a100-40gb"], "num_devices = 8: must be more: opt-175b's weights take 43.6 GB"),
+        (["opt-66b", "--device", "h100", "--num-devices", "1"], "num_devices = 1: must be more: opt-66b's weights"),
+        (["opt-13b", "--device", "h100", "--num-devices", "7"], "a divisor of opt-13b's 40 heads"),
+        (["opt-13b", "--device", "h1000"], "device = 'h1000': must be one of cpu, a100-40gb, a100-80gb, h100, h200"),
+        (["nope", "--device", "h100"], "Shapes known without a file: opt-13b, opt-66b"),
+        (["opt-13b", "--device", "h100", "--workload", "foo"], "workload = 'foo': must be one of sharegpt, alpaca"),
+        (["opt-13b", "--device", "h100", "--lengths", "3000:10"], "together at most the context of 2048 tokens"),
+        (["opt-13b", "--device", "h100", "--lengths", "no.csv"], "no.csv"),
+        (["opt-13b", "--device", "h100", "--max-model-len", "4096"], "max_model_len = 4096: must be at most 2048"),
+        (["opt-13b", "--device", "h100", "--max-model-len", "3", "--lengths", "CSV"], "at least 9: the shortest"),
+        (["opt-13b", "--device", "custom"], "given with --device-memory, --bandwidth and --tflops"),
+        (["opt-13b", "--device", "h100", "--tflops", "-1"], "tflops = -1"),
+        (["opt-13b", "--device", "h100", "--rate", "0"], "rate = 0"),
+        (["opt-13b", "--device", "h100", "--ttft-ms", "0"], "ttft_s = 0"),
+        (["opt-13b", "--device", "h100", "--plot", "x.gif"], "ends in .png, .svg or .pdf"),
+        (["opt-13b", "--device", "h100", "--fit", "x.json"], "only the device cpu is measured"),
+        (["llama-3.1-8b"], "device = 'cpu': must be an accelerator for llama-3.1-8b"),
+        (["smollm2", "--tflops", "3"], "left out with the device cpu: this machine is measured"),
+        (
+            ["opt-13b", "--device", "a100-40gb", "--tpot-ms", "10", "--num-devices", "1", "--max-num-seqs", "4",
+             "--lengths", "64:8"],
+            "tpot_ms = 10.0: must be at least 2",
+        ),
+    ],
+)  # fmt: skip
+def test_an_impossible_plan_is_one_clear_sentence(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    csv = tmp_path / "lengths.csv"
+    csv.write_text("input_tokens,output_tokens\n5,4\n8,9\n")
+    words = [str(csv) if word == "CSV" else word for word in words]
+    assert cli.main(["plan", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_weights_that_do_not_fit_this_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "available_bytes", lambda: 300_000)
+    assert cli.main(["plan", str(TINYSTORIES)]) == 2
+    assert "weights fit: they take" in capsys.readouterr().err
+
+
+# ---- models, devices, lengths
+
+
+def test_a_model_is_known_by_its_name_its_config_and_its_folder(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "small", TinyLlama(num_layers=3, window=16))
+    (folder / "model.safetensors").unlink()
+    shape = model_shape(str(folder))
+    assert shape == model_shape(str(folder / "config.json"))
+    assert (shape.name, shape.num_layers, shape.num_kv_heads, shape.window) == ("small", 3, 2, 16)
+    assert model_shape("Llama-3.1-8B").kv_bytes_per_token == 131_072
+    with pytest.raises(ModelError):
+        model_shape(str(tmp_path / "none.json"))
+
+
+def test_int8_keys_and_values_carry_their_scales() -> None:
+    shape = model_shape("llama-3.1-8b")
+    assert with_kv_dtype(shape, "int8").kv_bytes_per_token == 2 * 8 * 32 * (128 + 4)
+    assert with_kv_dtype(shape, "float32").kv_bytes_per_token == 2 * shape.kv_bytes_per_token
+
+
+def test_a_device_may_be_made_of_numbers() -> None:
+    numbers = {"memory_bytes": 48e9, "bandwidth_bytes_per_s": 1e12, "flops": 2e14}
+    assert device("custom", numbers).memory_bytes == 48e9
+    assert device("h100", {"memory_bytes": 48e9}).flops == 989e12
+    with pytest.raises(ConfigError, match="flops"):
+        device("custom", numbers | {"flops": float("nan")})
+
+
+def test_drawn_lengths_have_the_means_asked_for() -> None:
+    pairs = drawn_lengths(200, 50, 100_000, Random(0))
+    assert sum(i for i, _ in pairs) / len(pairs) == pytest.approx(200, rel=0.05)
+    assert sum(o for _, o in pairs) / len(pairs) == pytest.approx(50, rel=0.05)
+    assert max(map(sum, drawn_lengths(200, 50, 300, Random(0)))) <= 300
