@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,25 @@ def test_the_bundled_searches() -> None:
         # Real searches: mostly the order of the beams is kept, but far from always, and beams die out.
         assert any(len(set(step)) < width for step in steps)
         assert len(set(steps)) > 2 * width - 1
+
+
+@pytest.mark.parametrize(("width", "wanted", "with_code"), [(2, 1.11, 1.24), (4, 1.31, 1.76), (6, 1.66, 2.60)])
+def test_how_long_beams_stay_apart(width: int, wanted: float, with_code: float) -> None:
+    """Different beams among the ancestors 16 steps back, as docs/workloads.md has them."""
+    assert mean_ancestors(width, range(42)) == pytest.approx(wanted, abs=0.005)
+    assert mean_ancestors(width, (20, 21, 22, 33, 34)) == pytest.approx(with_code, abs=0.005)
+
+
+def mean_ancestors(width: int, seeds: Sequence[int]) -> float:
+    replay, counts = recorded_beams(), []
+    for seed in seeds:
+        for last in range(16, 160):
+            beams = set(range(width))
+            for step in range(last, last - 16, -1):
+                parents = replay.parents(seed, width, step)
+                beams = {parents[beam] for beam in beams}
+            counts.append(len(beams))
+    return sum(counts) / len(counts)
 
 
 def test_a_users_searches(tmp_path: Path) -> None:
