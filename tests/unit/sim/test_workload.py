@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from octavo.errors import ConfigError
 from octavo.sim.executor import TOKEN
 from octavo.sim.request import TimedRequest
+from octavo.sim.simulator import simulate
+from octavo.sim.system import System
 from octavo.sim.workload import chat_rounds, from_lengths, in_order, multi_turn, own_prompt, shared_prefix
+from support.simulations import LinearCost
 
 PAIRS = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=20)
 ARRIVALS = st.lists(st.floats(0, 100), max_size=50).map(sorted)
@@ -110,6 +113,13 @@ def test_rounds_of_a_conversation_share_all_that_was_said() -> None:
     first, second, third = (request.token_ids for request in requests)
     assert second[:30] == first + [TOKEN] * 20
     assert third[:41] == second + [TOKEN] * 6
+
+
+def test_a_round_finds_the_round_before_it_in_the_cache() -> None:
+    """Answers included: all but the last token of each, whose KV nobody needed."""
+    requests = multi_turn([[(40, 20), (50, 60), (70, 8)]], [0.0, 1000.0, 2000.0], Random(0), new_prob=0)
+    system = System(num_blocks=100, enable_prefix_caching=True)
+    assert simulate(system, LinearCost(), requests).num_prefix_hit_tokens == (40 + 20 - 1) + (110 + 60 - 1)
 
 
 def test_different_conversations_share_nothing() -> None:
