@@ -145,9 +145,14 @@ class Bench:
         calibrating = self.open("paged")
         calibrating.open_loop(self.workload.draw(1e9, 80e-9, 1))
         self.cost = fit_cost(calibrating.steps)
-        eight = self.cost.step(StepWork(num_tokens=8, num_decodes=8, num_sampled=8)).forward_s
-        self.rough_rate = 8 / eight / self.workload.mean_tokens
+        self.rough_rate = 8 / self.decode_s(8) / self.workload.mean_tokens
         """Of arrivals, if all steps held eight sequences that decode: where the simulator begins to search."""
+
+    def decode_s(self, num_rows: int) -> float:
+        """Fitted seconds of a step in which sequences of mean length, half answered, decode."""
+        context = int(num_rows * self.workload.mean_tokens / 2)
+        work = StepWork(num_tokens=num_rows, num_decodes=num_rows, num_sampled=num_rows, decode_context_tokens=context)
+        return self.cost.step(work).forward_s
 
     def settings(self, system: str) -> tuple[EngineConfig, EngineInfo]:
         cache = dataclasses.replace(self._config.cache, kv_policy=system)
@@ -352,10 +357,12 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
 
 def introduce(bench: Bench) -> None:
     info, args, mean = bench.info, bench.args, bench.workload.mean_tokens
+    decodes = ", ".join(f"{num} {bench.decode_s(num) * 1e3:.3g}" for num in (1, 7, 14, 28))
     print(
         f"{info.model} in {info.weight_dtype}, {info.kernel_path}, {info.num_threads} threads\n"
         f"{info.num_blocks - 1} blocks of {args.block_size} tokens: {bench.batch} contexts of {info.max_model_len}, "
         f"{bench.num_slots / mean:.1f} mean requests of {mean:.1f} tokens\n"
+        f"milliseconds of a step by sequences that decode, as fitted: {decodes}\n"
         f"load {os.getloadavg()[0]:.1f}, commit {commit()}, {time.strftime('%Y-%m-%d %H:%M')}",
         flush=True,
     )
