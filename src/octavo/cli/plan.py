@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS = 6000
 """Made for the longest trial."""
+MOST_TOKENS = 8_000_000
+"""Of all prompts that are made: they are kept in memory."""
+_SAMPLE = 200
+"""Requests that are made to see how long they are."""
 RESIDENCES = 2
 """A trial of the search lasts about so many times as long as a request is in the system."""
 
@@ -141,26 +145,38 @@ def make_requests(args: argparse.Namespace, max_model_len: int) -> tuple[list[Ti
     from octavo.sim.arrivals import poisson
     from octavo.sim.workload import from_lengths
     from octavo.traces.catalogue import workload
-    from octavo.traces.lengths import read_lengths
 
     trace = None if args.trace is None else Path(args.trace)
-    if args.lengths is None:
-        everyone = workload(args.workload, 1.0, MOST_REQUESTS * 1.05, args.seed, trace=trace)
-    else:
-        rng = Random(f"{args.seed} lengths")
-        means = args.lengths.split(":")
-        if len(means) == 2 and all(mean.isdigit() for mean in means):
-            pairs = drawn_lengths(int(means[0]), int(means[1]), max_model_len, rng)
-        else:
-            pairs = read_lengths(Path(args.lengths))
-        arrivals = poisson(1.0, MOST_REQUESTS * 1.05, Random(f"{args.seed} arrivals"))
-        everyone = from_lengths(pairs, arrivals, rng)
+
+    def make(count: int) -> list[TimedRequest]:
+        if args.lengths is None:
+            return workload(args.workload, 1.0, float(count), args.seed, trace=trace)
+        arrivals = poisson(1.0, float(count), Random(f"{args.seed} arrivals"))
+        return from_lengths(lengths(args, max_model_len), arrivals, Random(f"{args.seed} lengths"))
+
+    sample = make(_SAMPLE)
+    if any(request.beam_width for request in sample):
+        raise ConfigError(
+            "workload", args.workload, "one without beam searches: their choices were recorded, not planned"
+        )
+    num_tokens = sum(len(request.token_ids) for request in sample)
+    everyone = make(max(_SAMPLE, min(MOST_REQUESTS, MOST_TOKENS * len(sample) // max(1, num_tokens))))
     fitting = [r for r in everyone if len(r.token_ids) + r.num_output_tokens <= max_model_len]
     if not fitting:
         longest = min(len(r.token_ids) + r.num_output_tokens for r in everyone)
         allowed = f"at least {longest}: the shortest request of the workload has so many tokens, prompt and answer"
         raise ConfigError("max_model_len", max_model_len, allowed)
-    return fitting[:MOST_REQUESTS], round(100 * (1 - len(fitting) / len(everyone)))
+    return fitting, round(100 * (1 - len(fitting) / len(everyone)))
+
+
+def lengths(args: argparse.Namespace, max_model_len: int) -> list[tuple[int, int]]:
+    """Of --lengths: drawn around two means, or read from a file."""
+    from octavo.traces.lengths import read_lengths
+
+    means = args.lengths.split(":")
+    if len(means) == 2 and all(mean.isdigit() for mean in means):
+        return drawn_lengths(int(means[0]), int(means[1]), max_model_len, Random(f"{args.seed} lengths"))
+    return read_lengths(Path(args.lengths))
 
 
 def drawn_lengths(num_input: int, num_output: int, most: int, rng: Random) -> list[tuple[int, int]]:

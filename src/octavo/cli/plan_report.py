@@ -177,7 +177,8 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
          f" on average{too_long}"),
         ("objectives", f"first token within {wanted['ttft_ms']:g} ms, each further one within {wanted['tpot_ms']:g} "
          f"ms, for {wanted['percent']:g} % of requests"),
-        ("settings", ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())),
+        ("settings", ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items() if
+         name != "num_devices" or report["device"] != "cpu")),
         ("weights", f"{size(memory['weight_bytes'])} on each device"),
         ("KV memory", f"{memory['num_blocks']:,} blocks of {settings['block_size']} tokens, {size(memory['kv_bytes'])} "
          f"on each device; {memory['kv_bytes_per_token']:,.0f} bytes per token; "

@@ -154,10 +154,9 @@ def accelerator_target(args: argparse.Namespace, config: EngineConfig) -> Target
     fitting = _fitting(maker, first, fixed["num_devices"])
     fixed["num_devices"] = tuple(n for n in fixed["num_devices"] if n < fitting) + _next(fixed["num_devices"], fitting)
     start = maker.candidate(**(first | {"num_devices": fitting}))
-    notes = [
-        "16-bit weights; steps from published profiles and figures (octavo.sim.roofline), host work of a modern engine",
-        "int8 KV rounds keys and values; its kernel is taken to read at the speed of memory",
-    ]
+    notes = ["16-bit weights; steps from published figures (octavo.sim.roofline), host work of a modern engine"]
+    if "int8" in fixed["kv_cache_dtype"]:
+        notes.append("int8 KV rounds keys and values; its kernel is taken to read at the speed of memory")
     return Target(
         model=shape.name,
         device=kind.name,

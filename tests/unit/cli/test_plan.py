@@ -224,6 +224,7 @@ def test_trials_in_processes_of_their_own_give_the_same(monkeypatch: pytest.Monk
         (["opt-13b", "--device", "h100", "--ttft-ms", "0"], "ttft_s = 0"),
         (["opt-13b", "--device", "h100", "--plot", "x.gif"], "ends in .png, .svg or .pdf"),
         (["opt-13b", "--device", "h100", "--fit", "x.json"], "only the device cpu is measured"),
+        (["opt-13b", "--device", "h100", "--workload", "beam"], "workload = 'beam': must be one without beam searches"),
         (["llama-3.1-8b"], "device = 'cpu': must be an accelerator for llama-3.1-8b"),
         (["smollm2", "--tflops", "3"], "left out with the device cpu: this machine is measured"),
         (
