@@ -41,6 +41,7 @@ def paper_system(
     kv_policy: str,
     *,
     block_size: int = 16,
+    slow_small_blocks: bool = True,
     batch_size: int | None = None,
     preemption: str = "recompute",
     num_host_blocks: int = 0,
@@ -52,6 +53,7 @@ def paper_system(
         model: A name of `PAPER_MODELS`.
         kv_policy: One of `POLICIES`.
         block_size: Tokens per KV block.
+        slow_small_blocks: As in `RooflineCost`.
         batch_size: Requests in a batch of "fastertransformer"; by default the artifact's for ShareGPT.
         preemption: Of the paged system. The paper recomputes requests with one sequence and swaps those with several.
         num_host_blocks: Where the paged system swaps to.
@@ -78,7 +80,14 @@ def paper_system(
     )
     device = DEVICES[known.device]
     if kv_policy != REQUEST_LEVEL:
-        cost = RooflineCost(known.shape, device, known.num_devices, block_size=block_size, host=ARTIFACT)
+        cost = RooflineCost(
+            known.shape,
+            device,
+            known.num_devices,
+            block_size=block_size,
+            slow_small_blocks=slow_small_blocks,
+            host=ARTIFACT,
+        )
         return PaperSystem(system, cost)
     if batch_size is None:
         batch_size = BATCH_SIZES.get(model, (8, 8))[0]

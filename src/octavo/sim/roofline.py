@@ -95,7 +95,8 @@ class RooflineCost:
         shape: The model.
         device: Each of them.
         num_devices: Over which heads and matrices are split.
-        block_size: Tokens per KV block; blocks below 16 slow the paged kernel.
+        block_size: Tokens per KV block.
+        slow_small_blocks: Whether blocks below 16 tokens slow the paged kernel, by an assumption; see `_SMALL_BLOCKS`.
         kernel: "paged" or "contiguous".
         host: What the processor adds.
 
@@ -110,6 +111,7 @@ class RooflineCost:
         num_devices: int = 1,
         *,
         block_size: int = 16,
+        slow_small_blocks: bool = True,
         kernel: str = "paged",
         host: Host = ARTIFACT,
     ) -> None:
@@ -127,7 +129,7 @@ class RooflineCost:
         kv_bytes_per_s = device.bandwidth_bytes_per_s * _PAGED_SHARE
         if kernel == "contiguous":
             kv_bytes_per_s *= _CONTIGUOUS_SPEEDUP
-        else:
+        elif slow_small_blocks:
             sizes, factors = zip(*_SMALL_BLOCKS, strict=True)
             kv_bytes_per_s /= interpolate(sizes, factors, min(block_size, sizes[-1]))
         self._kv_s_per_token = shape.kv_bytes_per_token / num_devices / kv_bytes_per_s

@@ -61,6 +61,8 @@ def test_decodes_pay_for_the_context_they_read() -> None:
     assert (contiguous.step(far).forward_s - contiguous.step(near).forward_s) == pytest.approx(difference_s / 1.23)
     small_blocks = RooflineCost(SHAPE, A100, host=NO_HOST, block_size=1)
     assert small_blocks.step(far).forward_s - small_blocks.step(near).forward_s == pytest.approx(4 * difference_s)
+    as_large = RooflineCost(SHAPE, A100, host=NO_HOST, block_size=1, slow_small_blocks=False)
+    assert as_large.step(far).forward_s - as_large.step(near).forward_s == pytest.approx(difference_s)
 
 
 def test_chunks_pay_for_pairs() -> None:
