@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.parser import integer
 from octavo.errors import ConfigError
@@ -40,14 +40,17 @@ def run(args: argparse.Namespace) -> int:
     if num_workers < 1:
         raise ConfigError("jobs", args.jobs, "at least 1")
     make.check_drawing()
+    command = shlex.join(["octavo", "figures", *args.names, *(["--short"] if args.short else [])])
     folder, begin = Path(args.out), time.perf_counter()
     num_jobs = _count_jobs(figures, args.short)
     with _progress(num_jobs) as watch:
-        reports = make.make(figures, folder, num_workers=num_workers, is_short=args.short, watch=watch)
+        reports = make.make(
+            figures, folder, num_workers=num_workers, is_short=args.short, origin=_origin(command), watch=watch
+        )
     wall_s = time.perf_counter() - begin
     make.write_summary(
         folder,
-        command=shlex.join(["octavo", "figures", *args.names, *(["--short"] if args.short else [])]),
+        command=command,
         num_workers=num_workers,
         num_jobs=num_jobs,
         wall_s=wall_s,
@@ -58,6 +61,20 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(lines(report)), end="\n\n")
     print(f"{len(reports)} figures from {num_jobs} runs in {wall_s:.0f} s, in {folder}/: PNG, SVG, CSV, JSON each")
     return 0
+
+
+def _origin(command: str) -> str:
+    """Of what is measured: where, when, with what."""
+    from octavo.cli.machine import affinity, commit, cpu_model, fingerprint
+
+    made, day = fingerprint(), time.strftime("%Y-%m-%d", time.gmtime())
+    machine = f"{cpu_model()} ({affinity()} cores, {_best_path(made)}, load average before {made['load_average']:.1f})"
+    source = f", commit {found}" if (found := commit()) else ""
+    return f"Measured on {machine} on {day} with Octavo {made['octavo']}{source}, by `{command}`."
+
+
+def _best_path(made: dict[str, Any]) -> str:
+    return next((name for name in ("avx512f", "avx2") if name in made["cpu_features"]), "no vector extension")
 
 
 def _count_jobs(figures: list[AnyFigure], is_short: bool) -> int:

@@ -130,6 +130,20 @@ def versions(*distributions: str) -> dict[str, str | None]:
     return found
 
 
+def commit() -> str | None:
+    """The commit that this package's source was checked out at, and whether it was changed since; None elsewhere."""
+    import subprocess
+
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:  # an installed copy may lie inside somebody else's checkout
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
+        found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+
+
 def fingerprint() -> dict[str, Any]:
     """What a benchmark result must be read with. Holds nothing that names the machine or its user."""
     from octavo import __version__

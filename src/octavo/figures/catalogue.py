@@ -15,6 +15,12 @@ MODULES: dict[str, str] = {
     "fig13": "octavo.figures.fig13",
     "fig14": "octavo.figures.fig14",
     "fig15": "octavo.figures.fig15",
+    "fig16": "octavo.figures.fig16",
+    "fig17": "octavo.figures.fig17",
+    "fig18a": "octavo.figures.fig18a",
+    "fig18b": "octavo.figures.fig18b",
+    "fig19a": "octavo.figures.fig19a",
+    "fig19b": "octavo.figures.fig19b",
 }
 """Name -> module, in the paper's order. A module has its figure as `FIGURE`, and is imported when it is asked for."""
 

@@ -38,7 +38,7 @@ PANELS: dict[str, Panel] = {
 
 def plan(is_short: bool) -> list[Simulation]:
     if is_short:
-        return _runs("5-shot", 20.0, lambda knee: curves.around(knee, (0.5, 2.0, 4.0)))
+        return _runs("5-shot", 10.0, lambda knee: curves.around(knee, (1.5, 5.0)))
     return [job for name in PANELS for job in _runs(name, DURATION_S, lambda knee: curves.around(knee, SHARES))]
 
 
@@ -93,11 +93,9 @@ _NOTES = [
 
 
 def draw(findings: Findings) -> Picture:
-    from octavo.figures import style
-
     drawn = {row["panel"] for row in findings.rows}
     titles = {name: panel.title for name, panel in PANELS.items() if name in drawn}
-    return curves.panels(findings.rows, titles, num_columns=len(titles), height_in=1.9, width_in=style.COLUMN_IN)
+    return curves.panels(findings.rows, titles)
 
 
 FIGURE = Figure(

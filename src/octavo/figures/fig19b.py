@@ -13,7 +13,7 @@ from octavo.figures.simulation import Simulation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-RATE, DURATION_S, SHORT_S = 2.01, 600.0, 150.0
+RATE, DURATION_S, SHORT_S = 2.01, 600.0, 80.0
 """The artifact's."""
 HOST_TOKENS = 26_208
 """20 GiB of OPT-13B's KV, the artifact's default."""
@@ -58,8 +58,7 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
             what=f"recomputing over swapping, blocks of {size}",
             ours=recompute[size] / swap[size],
             unit="x",
-            said="comparable" if size in paper.FIG19_COMPARABLE else "",
-            source="P" if size in paper.FIG19_COMPARABLE else "",
+            said="comparable [P]" if size in paper.FIG19_COMPARABLE else "",
         )
         for size in swap
     ]
@@ -92,7 +91,9 @@ def draw(findings: Findings) -> Picture:
         label = "swap" if way == "swap" else "recompute"
         axes.plot(list(points), list(points.values()), color=color, marker=marker, linestyle=line, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(by_size(findings.rows, "swap")), [str(size) for size in sorted(by_size(findings.rows, "swap"))])
+    axes.set_xticks(
+        sorted(by_size(findings.rows, "swap")), [str(size) for size in sorted(by_size(findings.rows, "swap"))]
+    )
     axes.minorticks_off()
     axes.set_ylim(0, 2.5)
     style.settle(axes, "Block size (tokens)", "Normalised latency (s/token)")

@@ -51,6 +51,7 @@ def make(
     *,
     num_workers: int,
     is_short: bool = False,
+    origin: str = "",
     watch: Watcher = lambda job, done: None,
     tell: Callable[[Report], None] = lambda report: None,
 ) -> list[Report]:
@@ -61,6 +62,7 @@ def make(
         folder: Made if it is not there.
         num_workers: Processes for the runs.
         is_short: Make the short form.
+        origin: A sentence on machine, date, version and command, which goes with every figure that measures time.
         watch: Told of each run that is done.
         tell: Told of each figure that is written.
 
@@ -73,14 +75,16 @@ def make(
     results = run_jobs([job for of_figure in jobs.values() for job in of_figure], num_workers, watch)
     reports = []
     for figure in figures:
-        report = _finish(figure, {job: results[job] for job in jobs[figure.name]}, folder, is_short)
+        report = _finish(figure, {job: results[job] for job in jobs[figure.name]}, folder, is_short, origin)
         tell(report)
         reports.append(report)
     return reports
 
 
-def _finish(figure: AnyFigure, results: dict[Job, Done], folder: Path, is_short: bool) -> Report:
+def _finish(figure: AnyFigure, results: dict[Job, Done], folder: Path, is_short: bool, origin: str) -> Report:
     findings = figure.derive({job: done.numbers for job, done in results.items()})
+    if origin and any(job.is_alone for job in results):
+        findings.notes.append(origin)
     if is_short:  # what was agreed on was agreed for the whole runs
         findings.comparisons = [msgspec.structs.replace(c, low=None, high=None) for c in findings.comparisons]
     report = Report(

@@ -77,6 +77,8 @@ def number(value: float, unit: str) -> str:
     """A number with its unit, in three or four digits."""
     if unit == "%":
         return f"{value:.1f} %"
+    if unit == "tokens":
+        return f"{value:g} tokens"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 0.1 else 4
     text = f"{value:.{digits}f}"
     return f"{text}{unit}" if unit == "x" else f"{text} {unit}".rstrip()

@@ -57,9 +57,9 @@ _SMALL_BLOCKS = ((1, 4.0), (2, 2.5), (4, 1.6), (8, 1.15), (16, 1.0))
 idle (32 / block size threads share a token) and breaks coalescing."""
 
 _COPY_LAUNCH_S = 3.5e-6
-"""One small cudaMemcpyAsync: the median of three published measurements, 2.3 us (FlexKV PR 193, H20), 3.5 us (torchcomms
-PR 2195, H100) and 5 to 7 us (DualPath, arXiv 2602.21548). The artifact makes one per block, layer and K or V when it
-swaps."""
+"""One small cudaMemcpyAsync: the median of three published measurements, 2.3 us (FlexKV PR 193, H20), 3.5 us
+(torchcomms PR 2195, H100) and 5 to 7 us (DualPath, arXiv 2602.21548). The artifact makes one per block, layer and K or
+V when it swaps."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
