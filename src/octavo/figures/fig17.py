@@ -52,7 +52,7 @@ def _compare(sustained: Mapping[str, float], reason: str) -> list[Comparison]:
             paper=paper.FIG17_RATIO.value,
             source=paper.FIG17_RATIO.source,
             unit="x",
-            reason=reason,
+            reason=reason if system == SYSTEMS[1] else "",
         )
         for system in SYSTEMS[1:]
         if system in sustained

@@ -191,8 +191,8 @@ def draw(findings: Findings) -> Picture:
     _draw(measured, findings.rows, MEASURED)
     modelled.set_ylim(0)
     measured.set_yscale("log")
-    modelled.set_title("(a) OPT-13B, A100 (modelled)")
-    measured.set_title("(b) 135M, this CPU (measured)")
+    modelled.set_title("(a) A100, modelled")
+    measured.set_title("(b) CPU, measured")
     modelled.set_ylabel("Time for 256 tokens (ms)")
     handles, labels = modelled.get_legend_handles_labels()
     picture.legend(handles, labels, loc="outside upper center", ncols=2)
@@ -221,7 +221,8 @@ FIGURE = Figure(
     title="Figure 19a: swapping or computing again, by block size",
     caption=(
         "What it takes to bring 256 tokens of a preempted sequence back: swapping them out and in, or computing them "
-        "again."
+        "again. (a) OPT-13B on an A100-40GB, by the cost model of the simulations; (b) a model of SmolLM2-135M's sizes "
+        "on this machine's processor."
     ),
     plan=plan,
     derive=derive,

@@ -21,6 +21,8 @@ from octavo.worker.model_runner import ModelRunner
 from octavo.worker.tier_store import HostTier
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SWAPS = 5
+"""In a turn: they take little beside computing the sequence."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,7 @@ class SwapWorker:
         self._num_plans = 0
 
     def turn(self) -> Turn:
-        """Compute the sequence, swap it out, and bring it back."""
-        columns = range(self._columns)
+        """Compute the sequence, and swap it out and bring it back `SWAPS` times, of which the medians count."""
         setup = RowSetup(
             row=0,
             token_ids=self._tokens,
@@ -97,14 +98,23 @@ class SwapWorker:
             seed=0,
             sequence_index=0,
         )
-        table = [(0, 0, column, column + 1) for column in columns]
+        table = [(0, 0, column, column + 1) for column in range(self._columns)]
         computed = self._execute(rows=[0], num_new_tokens=[len(self._tokens)], setups=[setup], table_growth=table)
-        out = self._execute(swap_out=[(column + 1, column) for column in columns], released_rows=[0])
-        back = self._execute(swap_in=[(column, self._columns + 1 + column) for column in columns])
+        self._execute(released_rows=[0])
+        swaps = [self._swap(first=1 + number % 2 * self._columns) for number in range(SWAPS)]
+        out_s, in_s = (statistics.median(seconds) for seconds in zip(*swaps, strict=True))
+        return Turn(out_s, in_s, computed.forward_s)
+
+    def _swap(self, first: int) -> tuple[float, float]:
+        """Seconds to swap the blocks from `first` on out, and to bring them back as the others."""
+        others = 2 + self._columns - first
+        columns = range(self._columns)
+        out = self._execute(swap_out=[(first + column, column) for column in columns])
+        back = self._execute(swap_in=[(column, others + column) for column in columns])
         self._execute(discards=list(columns))
         if out.failed_swap_out or back.failed_swap_in:
             raise MemoryError("the host has no memory for the swapped blocks")
-        return Turn(out.swap_s, back.swap_s, computed.forward_s)
+        return out.swap_s, back.swap_s
 
     def _execute(self, **parts: object) -> StepResult:
         self._num_plans += 1
