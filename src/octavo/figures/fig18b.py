@@ -177,41 +177,57 @@ _NOTES = [
 def draw(findings: Findings) -> Picture:
     from octavo.figures import style
 
-    picture = style.new_picture(style.COLUMN_IN, 2.1)
-    for axes, (workload, panel) in zip(picture.subplots(1, 2), PANELS.items(), strict=True):
+    picture = style.new_picture(style.COLUMN_IN, 2.2)
+    both = picture.subplots(1, 2, sharey=True)
+    for axes, (workload, panel) in zip(both, PANELS.items(), strict=True):
         _draw_panel(axes, findings.rows, workload)
-        axes.set_title(panel.title)
+        axes.set_title(panel.title.replace(" requests/s", "/s"))
         style.settle(axes, "Block size (tokens)", "")
-    picture.axes[0].set_ylabel("Normalised latency\n(s/token)")
-    handles, labels = picture.axes[0].get_legend_handles_labels()
-    picture.legend(handles, labels, loc="outside upper center", ncols=2)
+    both[0].set_ylabel("Normalised latency (s/token)")
+    by_label = {label: handle for axes in both for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    picture.legend(by_label.values(), by_label.keys(), loc="outside upper center", ncols=2)
     return picture
 
 
 def _draw_panel(axes: Axes, rows: list[Row], workload: str) -> None:
     from octavo.figures import style
 
-    good = paper.FIG18B_BEST[workload]
+    good, rate = paper.FIG18B_BEST[workload], PANELS[workload].rate
     axes.axvspan(good[0] / 1.3, good[-1] * 1.3, color=style.YELLOW, alpha=0.35, linewidth=0, label="the paper's best")
-    rate = PANELS[workload].rate
     unslowed, slowed = latencies(rows, workload, rate, UNSLOWED), latencies(rows, workload, rate)
+    busier = latencies(rows, workload, BUSIER_RATE)
     axes.plot(
         list(unslowed), list(unslowed.values()),
-        color=style.SKY, linestyle="--", marker="s", label="small blocks as fast",
+        color=style.SKY, linestyle="--", marker="s", label="if small blocks were as fast",
     )  # fmt: skip
-    axes.plot(list(slowed), list(slowed.values()), color=style.BLUE, marker="o", label="kernel slowed by small blocks")
+    axes.plot(list(slowed), list(slowed.values()), color=style.BLUE, marker="o", label="small blocks slow the kernel")
+    if busier:
+        axes.plot(
+            list(busier), list(busier.values()),
+            color=style.VERMILION, linestyle=":", marker="^", label=f"at {BUSIER_RATE:g} requests/s",
+        )  # fmt: skip
+    log_axes(axes, [latency for curve in (unslowed, slowed, busier) for latency in curve.values()])
+
+
+def log_axes(axes: Axes, latencies: list[float]) -> None:
+    """Block sizes across and latencies up, both in logarithms, with plain numbers at the ticks."""
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     axes.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+    axes.set_yscale("log")
+    ticks = [tick for tick in _TICKS if min(latencies) / 2 <= tick <= max(latencies) * 2]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
+
+
+_TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 
 
 FIGURE = Figure(
     name="fig18b",
     title="Figure 18b: latency by block size",
     caption=(
-        "OPT-13B on one A100-40GB, mean latency per token of the answer at a fixed rate, by tokens per block. Small "
-        "blocks slow the kernel, large ones waste memory."
+        "OPT-13B on one A100-40GB, mean latency per token of the answer at a fixed rate of requests, by tokens per "
+        "block. Small blocks slow the kernel, large ones waste memory."
     ),
     plan=plan,
     derive=derive,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from octavo.figures import paper
-from octavo.figures.fig18b import SHORT_SIZES, SIZES
+from octavo.figures.fig18b import SHORT_SIZES, SIZES, log_axes
 from octavo.figures.figure import Comparison, Figure, Findings, Numbers, Row
 from octavo.figures.simulation import Simulation
 
@@ -90,12 +90,7 @@ def draw(findings: Findings) -> Picture:
         points = by_size(findings.rows, way)
         label = "swap" if way == "swap" else "recompute"
         axes.plot(list(points), list(points.values()), color=color, marker=marker, linestyle=line, label=label)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(
-        sorted(by_size(findings.rows, "swap")), [str(size) for size in sorted(by_size(findings.rows, "swap"))]
-    )
-    axes.minorticks_off()
-    axes.set_ylim(0, 2.5)
+    log_axes(axes, [float(row["latency_s_per_token"] or 0.0) for row in findings.rows])
     style.settle(axes, "Block size (tokens)", "Normalised latency (s/token)")
     axes.legend()
     return picture

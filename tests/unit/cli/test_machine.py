@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,24 @@ def test_the_fingerprint_is_json_and_names_no_one() -> None:
 def test_versions_of_what_is_and_is_not_installed() -> None:
     found = machine.versions("octavo", "no-such-distribution")
     assert found["octavo"] and found["no-such-distribution"] is None
+
+
+def test_the_commit_is_named_only_where_the_source_is_checked_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    source = tmp_path / "machine.py"
+    monkeypatch.setattr(machine, "__file__", str(source))
+    source.write_text("1")
+    assert machine.commit() is None, "no checkout"
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    assert machine.commit() is None, "somebody else's checkout"
+    subprocess.run([*git, "add", "machine.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "y"], check=True)
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True)
+    assert machine.commit() == head.stdout.strip()
+    source.write_text("2")
+    assert machine.commit() == head.stdout.strip() + " with changes"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.commit() is None, "no git"
