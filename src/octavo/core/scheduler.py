@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 
 import msgspec
 
@@ -104,7 +105,9 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         """Everything that is not finished, by request id."""
         self.running: dict[int, Sequence] = {}
-        """By row, in order of arrival."""
+        """By row; in order of arrival when a plan is made."""
+        self._is_in_order = True
+        """Whether `running` is in order of arrival."""
         self.waiting: AdmissionPolicy = FirstComeFirstServed() if admission is None else admission
         self.rows = Rows(max_num_seqs, kv.pool)
         self.slots = HostSlots(num_host_blocks)
@@ -242,6 +245,8 @@ class Scheduler:
         step = ScheduledStep(self.rows.last_planned + 1, self.max_num_batched_tokens)
         plan = step.plan
         self.beams.tell(plan)
+        if not self._is_in_order:
+            self._put_in_order()
         everyone_fits = self._choose_running(step)
         plan.released_rows = self.rows.take_released()
         if everyone_fits:
@@ -460,12 +465,17 @@ class Scheduler:
                 self.in_flight.begin(sequence, [index.key_of(lineage, column, tokens) for column in columns])
 
     def run(self, sequence: Sequence) -> None:
-        """Enter a sequence that has a row, in its place."""
+        """Enter a sequence that has a row. The next plan puts it in its place."""
         last = next(reversed(self.running.values()), None)
         self.running[sequence.row] = sequence
         if last is not None and last.arrival > sequence.arrival:
-            in_order = sorted(self.running.values(), key=lambda s: s.arrival)
-            self.running = {s.row: s for s in in_order}
+            self._is_in_order = False
+
+    def _put_in_order(self) -> None:
+        """Sort once for all that came since the last plan: a step of beam searches may fork a hundred beams."""
+        in_order = sorted(self.running.values(), key=_arrival)
+        self.running = {s.row: s for s in in_order}
+        self._is_in_order = True
 
     def _set_up(self, step: ScheduledStep, sequence: Sequence) -> None:
         source = sequence.source
@@ -724,6 +734,9 @@ class Scheduler:
                     # A recomputation need not score the prompt again.
                     sequence.sampling = msgspec.structs.replace(sequence.sampling, prompt_logprobs=None)
         return deltas
+
+
+_arrival = attrgetter("arrival")
 
 
 def _wants_prompt_logprobs(sequence: Sequence) -> bool:

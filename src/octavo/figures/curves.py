@@ -55,7 +55,7 @@ def runs(
     ]
 
 
-def around(knee: float, shares: Sequence[float] = (0.3, 0.6, 0.8, 0.9, 1.0, 1.1, 1.25)) -> Rates:
+def around(knee: float, shares: Sequence[float] = (0.4, 0.8, 0.95, 1.05, 1.2)) -> Rates:
     """Rates about the one at which a curve is expected to turn; a curve that turns elsewhere is reported as such."""
     return tuple(float(f"{knee * share:.3g}") for share in shares)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,8 @@ class Summary(msgspec.Struct, kw_only=True):
     num_jobs: int
     wall_s: float
     is_short: bool
-    machine: dict[str, str]
+    machine: dict[str, Any]
+    """Its fingerprint; see `octavo.cli.machine`."""
 
 
 def check_drawing() -> None:
@@ -109,7 +111,7 @@ def write_summary(
     num_jobs: int,
     wall_s: float,
     is_short: bool,
-    machine: dict[str, str],
+    machine: dict[str, Any],
 ) -> None:
     """Write how the figures were made, beside them."""
     summary = Summary(

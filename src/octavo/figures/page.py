@@ -38,6 +38,21 @@ def _line(c: Comparison) -> str:
     return text
 
 
+def overview(reports: Iterable[Report]) -> list[str]:
+    """A table of the figures: how many of the agreed numbers hold in each."""
+    out = ["| figure | agreed on before | held |", "|---|---|---|"]
+    for report in reports:
+        verdicts = [c.holds for c in report.comparisons if c.holds is not None]
+        out.append(f"| [{report.title}](#{_anchor(report.title)}) | {len(verdicts)} | {sum(verdicts)} |")
+    return out
+
+
+def _anchor(title: str) -> str:
+    """The link to a heading, as renderers of Markdown make it."""
+    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
+    return kept.replace(" ", "-")
+
+
 def section(report: Report) -> str:
     """A report as a section of the page, with its picture and its table; no reason stands twice."""
     out = [f"## {report.title}", "", f"![{report.title}](figures/{report.name}.svg)", "", report.caption, ""]

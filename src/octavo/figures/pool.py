@@ -6,7 +6,9 @@ import multiprocessing
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
@@ -20,7 +22,7 @@ class Done(NamedTuple):
 
     numbers: Numbers
     seconds: float
-    """Wall time in its process."""
+    """Processor time of its process: what else the machine does leaves it alone."""
 
 
 Watcher = Callable[[Job, Done], None]
@@ -57,9 +59,9 @@ def run_jobs(jobs: Iterable[Job], num_workers: int, watch: Watcher = lambda job,
 
 def _run_here(jobs: list[Job], keep: Watcher) -> None:
     for job in jobs:
-        begin = time.perf_counter()
+        begin = time.process_time()
         numbers = job.run()
-        keep(job, Done(numbers, time.perf_counter() - begin))
+        keep(job, Done(numbers, time.process_time() - begin))
 
 
 def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
@@ -71,7 +73,8 @@ def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
         for _ in range(num_workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs,), daemon=True)
-            process.start()
+            with _deaf_children():
+                process.start()
             theirs.close()
             workers[ours] = process
             _hand_out(ours, waiting, busy)
@@ -82,6 +85,20 @@ def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
                 _hand_out(pipe, waiting, busy)
     finally:
         _stop(workers)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started meanwhile never hear Ctrl-C, which reaches the whole group: the parent ends its workers itself.
+
+    Children inherit the mask. To the parent a Ctrl-C comes when it is over.
+    """
+    resource_tracker.ensure_running()  # else the first start does it, and unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _hand_out(pipe: Connection, waiting: list[Job], busy: dict[Connection, Job]) -> None:
@@ -111,15 +128,14 @@ def _stop(workers: dict[Connection, BaseProcess]) -> None:
 
 def _work(pipe: Connection) -> None:
     """A worker: jobs in, what came of them out, until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     while True:
         try:
             job: Job = pipe.recv()
         except EOFError:
             return
-        begin = time.perf_counter()
+        begin = time.process_time()
         try:
-            answer: Done | str = Done(job.run(), time.perf_counter() - begin)
+            answer: Done | str = Done(job.run(), time.process_time() - begin)
         except Exception:
             answer = traceback.format_exc()
         try:
