@@ -27,7 +27,7 @@ import msgspec
 from octavo.errors import ConfigError
 from octavo.sim.cost_model import StepCost, StepWork
 
-KNOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+KNOTS = (0, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Numbers of tokens between which a step's time is linear; beyond the last along the last line."""
 
 COUNTS = ("step", "chunked", "logits", "sampled", "decode", "context", "chunk", "pairs", "behind")

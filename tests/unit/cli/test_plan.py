@@ -106,6 +106,20 @@ def test_the_number_of_blocks_is_what_the_server_prints(
     assert f"{report['memory']['num_blocks']} blocks" in info.kv_reason
 
 
+def test_steps_of_more_tokens_leave_less_memory_for_kv(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "available_bytes", lambda: FREE)
+    settings = {"memory_fraction": 0.002, "block_size": 8}
+    config = EngineConfig.of(model=str(TINYSTORIES), **settings)
+    fit = fit_file(tmp_path / "fit.json", LocalExecutor.preview(config, resolve(str(TINYSTORIES))))
+    report = planned(capsys, str(TINYSTORIES), "--fit", str(fit), *SMALL, *flags(settings))
+    tried = [(one["value"], one["num_blocks"]) for one in report["alternatives"]]
+    assert [budget for budget, _ in tried] == [32, 64, 128, 256, 512]
+    blocks = [num_blocks for _, num_blocks in tried]
+    assert blocks == sorted(blocks, reverse=True) and blocks[0] > blocks[-1]
+
+
 # ---- reports
 
 
