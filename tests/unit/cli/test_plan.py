@@ -64,17 +64,17 @@ def flags(settings: dict[str, Any]) -> list[str]:
 # ---- the plan's blocks are the server's
 
 
+BYTES = {"kv_cache_memory_bytes": 3 << 20, "max_num_batched_tokens": 128}
+BLOCKS = {"num_blocks": 77, "block_size": 8, "max_num_batched_tokens": 128}
+SEARCHED = {"memory_fraction": 0.002, "kv_cache_dtype": "int8", "max_num_seqs": 9}
+FRACTION = {"memory_fraction": 0.002, "max_num_batched_tokens": 64}
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"kv_cache_memory_bytes": 3 << 20, "max_num_batched_tokens": 128},
-        {"num_blocks": 77, "block_size": 8, "max_num_batched_tokens": 128},
-        {"memory_fraction": 0.002, "kv_cache_dtype": "int8", "max_num_seqs": 9},
-        {"memory_fraction": 0.002, "max_num_batched_tokens": 64},
-    ],
+    ("settings", "window"),
+    [(BYTES, None), (BLOCKS, None), (SEARCHED, None), (FRACTION, None), (BYTES, 32), (FRACTION, 32)],
     ids=str,
 )
-@pytest.mark.parametrize("window", [None, 32], ids=["full", "window"])
 def test_the_number_of_blocks_is_what_the_server_prints(
     settings: dict[str, Any],
     window: int | None,
