@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emula
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-torch test-full coverage soak check format build model bench size docs sanitize emulate clean
+.PHONY: help serve test test-torch test-full coverage soak check format build model bench size paper docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -130,6 +130,10 @@ $(EMULATE_VENV)/.installed: $(NATIVE) $(wildcard tests/native/emulated/*.h)
 
 size:  ## install into a fresh environment and weigh it; fails at 200 MB
 	$(PYTHON) scripts/installed_size.py
+
+paper: $(VENV)/.test  ## make every figure of the paper (half an hour), and docs/figures.md from them
+	$(BIN)/octavo figures --out build/figures
+	$(BIN)/python scripts/figures_page.py build/figures
 
 docs: $(VENV)/.installed  ## write the generated pages
 	$(BIN)/python scripts/cli_reference.py > docs/cli.md

@@ -52,7 +52,11 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
             {"kind": job.workload, "count": int(count or 0), "saved_percent": saved, "paper_percent": quoted.value}
         )
         comparisons.append(within_points(f"{TITLES[job.workload]} {count}", saved, quoted, KINDS[job.workload][1]))
-    return Findings(rows, comparisons)
+    return Findings(
+        rows,
+        comparisons,
+        ["Which beams survive is replayed from searches recorded on SmolLM2-135M; the paper's are OPT-13B's."],
+    )
 
 
 def draw(findings: Findings) -> Picture:

@@ -77,7 +77,11 @@ def _reasons(comparisons: Iterable[Comparison]) -> list[str]:
     for c in comparisons:
         if c.reason:
             by_reason.setdefault(c.reason, []).append(c.what)
-    return [f"**{'; '.join(whats)}**: {reason}" for reason, whats in by_reason.items()]
+    return [f"**{_few(whats)}**: {reason}" for reason, whats in by_reason.items()]
+
+
+def _few(whats: list[str]) -> str:
+    return "; ".join(whats) if len(whats) < 5 else f"{whats[0]} and {len(whats) - 1} more"
 
 
 def _agreed(c: Comparison) -> str:
