@@ -82,7 +82,8 @@ def _reason(full: float, long: float) -> str:
 _NOTES = [
     "A prompt is the last 1024 tokens of a conversation; no KV is kept between rounds; answers have at most 1016 "
     "tokens. All systems get the same requests: the artifact's scripts begin new conversations with probability 0.5 "
-    "for its own system and 0.1 for the baselines, here it is 0.1 for all.",
+    "for its own system and 0.1 for the baselines, here it is 0.1 for all. Each rate has a draw of its own, so curves "
+    "are not smooth.",
 ]
 
 
