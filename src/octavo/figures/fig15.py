@@ -20,8 +20,8 @@ KINDS = {"parallel": ("n", 2.0), "beam": ("beam_width", 6.0)}
 TITLES = {"parallel": "Parallel sampling: answers", "beam": "Beam search: width"}
 
 REASONS = {
-    "parallel": "at this rate the system is overloaded. An answer that finds no block when its prompt is done comes later "
-    "as a sequence of its own; without prefix caching, as here, it computes the prompt again and shares nothing",
+    "parallel": "at this rate the system is overloaded. An answer that finds no block when its prompt is done comes "
+    "later as a sequence of its own; without prefix caching, as here, it computes the prompt again and shares nothing",
     "beam": "the replayed searches are a small model's, whose beams share more of their past",
 }
 
