@@ -47,9 +47,7 @@ BROKEN_BY: dict[str, str] = {
     "several_answers_in_few_rows": """
         hit_everything
         hit_not_in_the_table
-        waiter_not_woken
         finished_row_applied
-        released_row_keeps_its_wishes
     """,
     "shared_prefixes": """
         uncomputed_block_is_found
@@ -59,6 +57,7 @@ BROKEN_BY: dict[str, str] = {
         lost_chunk
     """,
     "shared_prefixes_and_evictions": """
+        waiter_not_woken
         stale_key
         cached_block_is_evicted_while_held
     """,
@@ -92,6 +91,7 @@ BROKEN_BY: dict[str, str] = {
     """,
     "everything_in_a_tiny_pool": """
         wrong_swap_slot
+        released_row_keeps_its_wishes
     """,
     "aborts": """
         forgotten_abort
@@ -139,8 +139,10 @@ BROKEN_BY: dict[str, str] = {
     "erasure_before_reuse": """
         evicted_block_not_erased
     """,
-    "audited_aborts": """
+    "audited_tiny_pool": """
         beams_part
+    """,
+    "audited_aborts": """
         computed_before_it_arrived
     """,
 }

@@ -24,6 +24,7 @@ from octavo.core.published import Published
 from octavo.core.request import Sequence, SequenceStatus
 from octavo.core.rows import Rows
 from octavo.core.scheduler import ScheduledStep, Scheduler
+from octavo.core.siblings import Siblings
 from octavo.core.speculation import Speculation, Verified
 from octavo.core.step import Drafted, StepPlan, StepResult
 from octavo.core.swapping import Swapping
@@ -101,26 +102,26 @@ def fork_forgets_a_group(patch: MonkeyPatch) -> None:
 @fault
 def twin_draws_the_same_noise(patch: MonkeyPatch) -> None:
     """Siblings are told apart in the core and not in the worker."""
-    fork = Scheduler._fork
+    fork = Siblings._fork
 
-    def same(scheduler: Scheduler, step: ScheduledStep, leader: Sequence, child: Sequence) -> None:
-        fork(scheduler, step, leader, child)
+    def same(siblings: Siblings, step: ScheduledStep, leader: Sequence, child: Sequence) -> None:
+        fork(siblings, step, leader, child)
         step.plan.forks[-1].sequence_index = leader.index
 
-    patch.setattr(Scheduler, "_fork", same)
+    patch.setattr(Siblings, "_fork", same)
 
 
 @fault
 def twin_without_new_blocks(patch: MonkeyPatch) -> None:
     """The blocks that the forking plan binds to the leader are not in the twin's table."""
-    fork = Scheduler._fork_unborn
+    bear = Siblings.bear
 
-    def bare(scheduler: Scheduler, step: ScheduledStep) -> None:
+    def bare(siblings: Siblings, step: ScheduledStep) -> None:
         num_entries = len(step.plan.table_growth)
-        fork(scheduler, step)
+        bear(siblings, step)
         del step.plan.table_growth[num_entries:]
 
-    patch.setattr(Scheduler, "_fork_unborn", bare)
+    patch.setattr(Siblings, "bear", bare)
 
 
 @fault

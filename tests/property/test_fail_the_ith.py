@@ -39,7 +39,7 @@ def admission(world: World, fails: Failing) -> None:
     """No blocks for a newcomer."""
     kv = world.core._kv
     admit = kv.admit
-    kv.admit = lambda *args: 0 if fails() else admit(*args)  # type: ignore[method-assign]
+    kv.admit = lambda *args, **rest: 0 if fails() else admit(*args, **rest)  # type: ignore[method-assign]
     world.outages.append(fails)
 
 

@@ -105,7 +105,8 @@ class ContiguousKVManager(KVCacheManager):
 
     # ---- admission and growth
 
-    def admit(self, sequence: Sequence, match: Match, budget: int, plan: StepPlan) -> int:
+    def admit(self, sequence: Sequence, match: Match, budget: int, plan: StepPlan, *, spare: int = 0) -> int:
+        """See `KVCacheManager.admit`. Nobody has siblings to be born here, so nothing needs to be spared."""
         size = self._chunk_of(sequence)
         if not self.pool.has_room(size, 1 if sequence.beams is None else sequence.beams.width):
             return 0

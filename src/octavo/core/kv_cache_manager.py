@@ -105,8 +105,11 @@ class KVCacheManager:
             return NO_MATCH  # needs the logits of its prompt, and blocks keep none
         return self.index.match(sequence.lineage, sequence.token_ids, sequence.num_tokens - 1)
 
-    def admit(self, sequence: Sequence, match: Match, budget: int, plan: StepPlan) -> int:
+    def admit(self, sequence: Sequence, match: Match, budget: int, plan: StepPlan, *, spare: int = 0) -> int:
         """Give a sequence what was matched, promise the rest of its prefill and bind that of this step.
+
+        Args:
+            spare: Blocks that must be available still when that is done.
 
         Returns:
             How many new tokens this step computes, at most `budget`; 0, and nothing changed, if the blocks are not
@@ -114,7 +117,7 @@ class KVCacheManager:
         """
         for offer in self._offers(match):
             reserve = self._prefill_blocks(sequence.num_tokens, offer)
-            if reserve + self._num_revived(offer) <= self.num_available_blocks:
+            if reserve + self._num_revived(offer) + spare <= self.num_available_blocks:
                 break
         else:
             return 0

@@ -76,7 +76,7 @@ def _places(scheduler: Scheduler) -> None:
                 waiting[sequence] = None
                 scheduler.waiting.put(sequence)
         if request.unborn and request.leader is None:
-            scheduler.pass_on(request)
+            scheduler.siblings.pass_on(request)
     for sequence in waiting:
         _own_nothing(sequence)
         if sequence.status is not SequenceStatus.SWAPPED:

@@ -19,8 +19,9 @@ from octavo.core.prefix_index import Match
 from octavo.core.published import Published
 from octavo.core.request import NO_ROW, Request, Sequence, SequenceStatus
 from octavo.core.rows import Rows
+from octavo.core.siblings import Siblings
 from octavo.core.speculation import Speculation, Verified
-from octavo.core.step import PromptLogprobs, RowFork, RowSetup, StepPlan, StepResult
+from octavo.core.step import PromptLogprobs, RowSetup, StepPlan, StepResult
 from octavo.core.swapping import Swapping
 from octavo.errors import InvariantError
 from octavo.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, REFUSED_LENGTH, TokenDelta
@@ -118,8 +119,7 @@ class Scheduler:
         self._way: WayPolicy = MeasuredCosts() if way is None else way
         self.speculation = speculation
         """Grants drafts; None where nothing is guessed."""
-        self._num_unborn = 0
-        """Sequences that wait for their leader."""
+        self.siblings = Siblings(self)
         self.beams = Beams(self)
         self.refused: list[TokenDelta] = []
         """Requests that turned out never to fit; whoever makes steps tells them."""
@@ -144,7 +144,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + len(self.in_flight) + self._num_unborn
+        return len(self.waiting) + len(self.in_flight) + self.siblings.num_unborn
 
     # ---- arrivals and departures
 
@@ -169,9 +169,7 @@ class Scheduler:
             for sequence in others:
                 self.waiting.put(sequence)
         elif others:
-            request.leader = leader
-            request.unborn = {sequence.index: sequence for sequence in others}
-            self._num_unborn += len(others)
+            self.siblings.wait(request, leader, others)
 
     def end(self, sequence: Sequence, *, keep: bool = True) -> None:
         """End an unfinished sequence wherever it is; its row and blocks are free once no plan in flight names them.
@@ -185,8 +183,7 @@ class Scheduler:
                 self.kv.seal(sequence)
             self.leave_row(sequence)
         elif sequence.index in request.unborn:
-            del request.unborn[sequence.index]
-            self._num_unborn -= 1
+            self.siblings.end(request, sequence)
         elif sequence in self.in_flight:
             self.in_flight.give_up(sequence)
         else:
@@ -196,7 +193,7 @@ class Scheduler:
         sequence.move_to(SequenceStatus.FINISHED)
         del request.sequences[sequence.index]
         if request.leader is sequence:
-            self.pass_on(request)
+            self.siblings.pass_on(request)
         if not request.sequences:
             del self.requests[sequence.request_id]
             if sequence.beams is not None:
@@ -223,16 +220,6 @@ class Scheduler:
         for sequence in sequences:
             self.waiting.put(sequence)
 
-    def pass_on(self, request: Request) -> None:
-        """The leader is gone before the prompt was computed: the next one computes it."""
-        request.leader = None
-        for index in request.unborn:
-            heir = request.unborn.pop(index)
-            self._num_unborn -= 1
-            self.waiting.put(heir)
-            request.leader = heir if request.unborn else None
-            return
-
     # ---- planning
 
     def schedule(self) -> ScheduledStep:
@@ -251,13 +238,13 @@ class Scheduler:
         plan.released_rows = self.rows.take_released()
         if everyone_fits:
             self._admit_waiting(step)
-            if self.speculation is not None and not self._num_unborn:  # who is born soon needs the blocks
+            if self.speculation is not None and not self.siblings.num_unborn:  # who is born soon needs the blocks
                 self.speculation.grant(step)
         if self.num_preemptions:
             self.num_recomputed_tokens += step.num_recomputed_tokens()
         step.advance()
-        if self._num_unborn:
-            self._fork_unborn(step)
+        if self.siblings.num_unborn:
+            self.siblings.bear(step)
         self.kv.end_plan(plan)
         if self.slots.discards:
             plan.discards = self.slots.take_discards()
@@ -377,11 +364,11 @@ class Scheduler:
                 admitted = self._swap_in(step, sequence)
             else:
                 admitted = self._admit(step, sequence)
-            if not admitted and self._is_alone:
+            if not admitted and self.is_alone:
                 self._give_up(sequence)
 
     @property
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether nothing that holds rows or blocks will give them back by itself."""
         return not (self.running or self.swapping.arriving or len(self.rows.quarantine))
 
@@ -410,13 +397,15 @@ class Scheduler:
     def _admit(self, step: ScheduledStep, sequence: Sequence) -> bool:
         """Let a sequence in, or let it wait for another. False if there is no room for it."""
         num_rows = 1 if sequence.beams is None else sequence.beams.width
-        if self.rows.num_available < num_rows:
+        num_siblings = self.siblings.num_with(sequence) + self.siblings.num_awaited()
+        if self.rows.num_available < num_rows + num_siblings:
             return False
         match = self.kv.match(sequence)
         if self._waits_for_another(sequence, match):
             return True
         sequence.row = self.rows.free[-1]
-        num_new = self.kv.admit(sequence, match, step.token_budget, step.plan)
+        spare = self.siblings.blocks_for(num_siblings)
+        num_new = self.kv.admit(sequence, match, step.token_budget, step.plan, spare=spare)
         if not num_new:
             sequence.row = NO_ROW
             return False
@@ -456,6 +445,7 @@ class Scheduler:
         sequence.move_to(SequenceStatus.RUNNING)
         self.rows.take()
         self.run(sequence)
+        self.siblings.begin(sequence)
         self._set_up(step, sequence)
         index, lineage = self.kv.index, sequence.lineage
         if index is not None and lineage is not None:
@@ -517,46 +507,6 @@ class Scheduler:
         for member in gang.sequences:
             self._set_up(step, member)
         return True
-
-    # ---- n answers from one prompt
-
-    def _fork_unborn(self, step: ScheduledStep) -> None:
-        """Where a leader has its whole prompt in the plan, its siblings are sampled from its logits.
-
-        Those for whom there is no row or block come later, as sequences of their own.
-        """
-        for leader in list(step.sampled):
-            request = self.requests[leader.request_id]
-            if request.leader is not leader:
-                continue
-            unborn, request.unborn, request.leader = request.unborn, {}, None
-            self._num_unborn -= len(unborn)
-            # The worker forks before it writes this plan's entries, so the children need them too.
-            growth = [(g, c, b) for g, row, c, b in step.plan.table_growth if row == leader.row]
-            num_born = 0
-            for child in unborn.values():
-                fits = self.kv.num_available_blocks > (num_born + 1) * self.kv.spec.num_groups
-                if self.rows.num_available > 0 and fits:
-                    self._fork(step, leader, child)
-                    step.plan.table_growth += [(g, child.row, c, b) for g, c, b in growth]
-                    num_born += 1
-                else:
-                    self.waiting.put(child)
-
-    def _fork(self, step: ScheduledStep, leader: Sequence, child: Sequence) -> None:
-        plan = step.plan
-        self.kv.fork(leader, child)
-        child.num_tokens = leader.num_tokens
-        child.num_cached_tokens = 0
-        child.row = self.rows.take()
-        child.move_to(SequenceStatus.RUNNING)
-        self.run(child)
-        if not plan.sample_sources:
-            plan.sample_sources = list(plan.sample_rows)
-        plan.forks.append(RowFork(leader.row, child.row, child.index))
-        plan.sample_rows.append(child.row)
-        plan.sample_sources.append(leader.row)
-        step.sampled.append(child)
 
     # ---- applying
 

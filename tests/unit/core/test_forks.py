@@ -117,3 +117,31 @@ def test_more_answers_under_an_id_whose_prompt_is_being_computed() -> None:
     deltas = drain(core)
     assert_answers(deltas, first, range(3))
     assert_answers(deltas, second, range(3, 5))
+
+
+@pytest.mark.parametrize("chunk", [64, 8])
+def test_nobody_is_admitted_into_the_room_of_siblings_to_be_born(chunk: int) -> None:
+    """A sibling that is not born with the others would compute the prompt again."""
+    executor = PagedExecutor(spec(4), num_blocks=1 + 12)
+    core = engine(executor, enable_prefix_caching=False, max_num_batched_tokens=chunk, preemption="swap")
+    runs, family, other = request(1, num_prompt=4, max_tokens=4), request(2, num_prompt=18, n=4), request(3, 9)
+    deltas = run(core, runs, family, other)
+    for source in (runs, family, other):
+        assert_answers(deltas, source)
+    assert [len(plan.forks) for plan in executor.plans if plan.forks] == [3]
+    assert sum(setup.row >= 0 for plan in executor.plans for setup in plan.setups) == 3
+    (born,) = [plan.step_id for plan in executor.plans if plan.forks]
+    (late,) = [plan.step_id for plan in executor.plans for setup in plan.setups if setup.num_prompt_tokens == 9]
+    assert late > born
+
+
+def test_a_family_waits_for_rows_but_one_that_has_never_room_goes_ahead() -> None:
+    executor = PagedExecutor(spec(4))
+    core = engine(executor, enable_prefix_caching=False, max_num_seqs=4)
+    runs, family, too_many = request(1, max_tokens=6), request(2, n=4), request(3, n=5)
+    deltas = run(core, runs, family, too_many)
+    for source in (runs, family, too_many):
+        assert_answers(deltas, source)
+    first, second, *_ = [plan for plan in executor.plans if plan.forks]
+    assert len(first.forks) == 3 and len(second.forks) == 3
+    assert first.step_id >= 6, "the one that ran had to end first"

@@ -160,7 +160,7 @@ def test_a_pool_that_is_too_small_for_all_serves_all(depth: int, eviction: str, 
     stats = core.stats()
     assert stats.num_preemptions > 3 and stats.num_evictions > 0
     assert (stats.num_swap_preemptions > 0) == (preemption != "recompute")
-    assert (stats.num_recompute_faults > 0) or preemption == "swap"
+    assert stats.num_recompute_faults > 0 or preemption != "recompute"
     assert_nothing_left(core)
 
 
