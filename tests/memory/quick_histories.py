@@ -192,10 +192,5 @@ def audited_aborts() -> None:
 
 
 @history
-def audited_tiny_pool() -> None:
-    scenarios.tiny_pool(way="swap", count=60, depth=1, watch=audited)
-
-
-@history
 def audited_prefixes() -> None:
     scenarios.shared_prefixes(count=30, small=True, block_size=8, watch=audited)
