@@ -343,6 +343,12 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=25.0, metavar="S", help="arrivals counted (default: 25 s)")
     parser.add_argument("--min-requests", type=int, default=30, help="in a window, however long (default: 30)")
     parser.add_argument("--minutes", type=float, default=25.0, help="no third rate in a search after (default: 25)")
+    parser.add_argument(
+        "--long-window",
+        type=float,
+        metavar="S",
+        help="also simulate runs of this length",
+    )
     parser.add_argument("--disturbed", type=float, default=0.1, metavar="SHARE")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -366,6 +372,18 @@ def introduce(bench: Bench) -> None:
         f"load {os.getloadavg()[0]:.1f}, commit {commit()}, {time.strftime('%Y-%m-%d %H:%M')}",
         flush=True,
     )
+
+
+def simulate_long(bench: Bench, window_s: float) -> str:
+    """What the simulator expects of runs of another length, on the same three draws: medians, and paged by each."""
+    bench.args = argparse.Namespace(**{**vars(bench.args), "window": window_s, "warmup": window_s / 6})
+    lines = [f"simulated, {window_s:g} s after a warm-up of {window_s / 6:.0f} s:"]
+    rates: dict[str, list[float]] = {}
+    for system in bench.args.systems:
+        rates[system] = [bench.expected_rate(system, n, bench.rough_rate) for n in range(bench.args.rounds)]
+        by = [ours / theirs for ours, theirs in zip(rates.get("paged", []), rates[system], strict=False)]
+        lines.append(f"  {system:<18}{spread(rates[system])} req/s" + (f", paged by it {spread(by)}" if by else ""))
+    return "\n".join(lines)
 
 
 def save(path: Path, bench: Bench, found: dict[str, list[Found]]) -> None:
@@ -406,6 +424,8 @@ def main(words: list[str] | None = None) -> dict[str, list[Found]]:
         if args.jsonl:
             save(Path(args.jsonl), bench, found)
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes\n\n{table(found, bench.runs, args.threshold)}")
+    if args.long_window:
+        print(f"\n{simulate_long(bench, args.long_window)}")
     disturbed = [run for run in bench.runs if run.others > args.disturbed]
     if disturbed:
         print(f"\n{len(disturbed)} of {len(bench.runs)} runs were disturbed by other programs", file=sys.stderr)

@@ -49,6 +49,7 @@ def test_a_rate_is_read_off_the_line_around_the_threshold() -> None:
 def test_the_comparison_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", str(TINYSTORIES), "--systems", *SYSTEMS, "--rounds", "1", "--num-threads", "1"]
     words += ["--warmup", "0.05", "--window", "0.2", "--min-requests", "4", "--threshold", "0.01", "--minutes", "0"]
+    words += ["--long-window", "0.6"]
     found = paper_real.main([*words, "--jsonl", str(tmp_path / "runs.jsonl")])
     assert list(found) == SYSTEMS and all(len(rounds) == 1 for rounds in found.values())
     assert all(one.rate > 0 for rounds in found.values() for one in rounds)
@@ -61,6 +62,7 @@ def test_the_comparison_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFi
         assert run["system"] != "fastertransformer" or run["num_running"] <= 7
     assert [end["system"] for end in ends] == SYSTEMS and ends[0]["ratios"] == [1.0]
     printed = capsys.readouterr().out
+    assert "simulated, 0.6 s after a warm-up of 0 s:" in printed and "paged by it 1.00 (1.00-1.00)" in printed
     assert "245 blocks of 8 tokens: 7 contexts of 256, 31.0 mean requests" in printed
     assert [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("| `")] == [
         f"`{name}`" for name in SYSTEMS
