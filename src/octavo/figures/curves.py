@@ -55,7 +55,11 @@ def runs(
     ]
 
 
-def around(knee: float, shares: Sequence[float] = (0.4, 0.8, 0.95, 1.05, 1.2)) -> Rates:
+SHARES = (0.4, 0.8, 0.95, 1.05, 1.2)
+"""Of the rate at which a curve is expected to turn: where to run."""
+
+
+def around(knee: float, shares: Sequence[float] = SHARES) -> Rates:
     """Rates about the one at which a curve is expected to turn; a curve that turns elsewhere is reported as such."""
     return tuple(float(f"{knee * share:.3g}") for share in shares)
 
