@@ -39,6 +39,10 @@ class ConfigError(OctavoError, ValueError):
         self.value = value
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        """For errors that come from another process."""
+        return type(self), (self.field, self.value, self.allowed)
+
 
 class RequestError(OctavoError, ValueError):
     """A request cannot be served as asked.

@@ -215,6 +215,10 @@ class Workers:
             return [job() for job in jobs]
         return [future.result() for future in [self._pool.submit(job) for job in jobs]]
 
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:  # after Ctrl-C or an error nobody waits for what still runs
+            for process in list((self._pool._processes or {}).values()):
+                process.kill()
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -75,8 +76,8 @@ def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
             process = context.Process(target=_work, args=(theirs,), daemon=True)
             with _deaf_children():
                 process.start()
+                workers[ours] = process
             theirs.close()
-            workers[ours] = process
             _hand_out(ours, waiting, busy)
         while busy:
             for pipe in wait(list(busy)):
@@ -91,14 +92,22 @@ def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
 def _deaf_children() -> Iterator[None]:
     """Processes started meanwhile never hear Ctrl-C, which reaches the whole group: the parent ends its workers itself.
 
-    Children inherit the mask. To the parent a Ctrl-C comes when it is over.
+    Children inherit the mask. To the parent a Ctrl-C comes when it is over: another thread may take the signal while
+    this one is deaf, and an exception in the middle of a start would leave half a child.
     """
     resource_tracker.ensure_running()  # else the first start does it, and unblocks the signal
+    pressed: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number)) if is_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _hand_out(pipe: Connection, waiting: list[Job], busy: dict[Connection, Job]) -> None:

@@ -33,7 +33,8 @@ def bursty(rate: float, duration_s: float, rng: Random, cv: float = 4.0) -> list
         ConfigError: If `rate`, `duration_s` or `cv` is not above 0 and finite.
     """
     _check(rate, duration_s)
-    _check_positive("cv", cv)
+    if not 1e-3 <= cv <= 1e3:
+        raise ConfigError("cv", cv, "from 0.001 to 1000")
     shape = cv**-2
     scale = 1 / (rate * shape)
     # A random moment falls into a gap with a probability proportional to the gap's length, and anywhere within it.

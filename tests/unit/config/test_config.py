@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
 from typing import Any
 
@@ -82,3 +83,9 @@ def test_every_field_explains_itself(group: type) -> None:
         assert 10 < len(field.metadata["help"]) < 120 or field.metadata["choices"] or field.name == "port"
         if field.metadata["choices"]:
             assert field.default in field.metadata["choices"]
+
+
+def test_an_error_can_come_from_another_process() -> None:
+    error = pickle.loads(pickle.dumps(ConfigError("rate", 0, "above 0")))
+    assert isinstance(error, ConfigError)
+    assert (str(error), error.field, error.value) == ("rate = 0: must be above 0", "rate", 0)
