@@ -104,6 +104,10 @@ def _check(args: argparse.Namespace) -> None:
         least = 0 if name == "num_host_blocks" else 1
         if value is not None and not least <= value < 1 << 31:
             raise ConfigError(name, value, f"an integer of at least {least}")
+    if args.enable_prefix_caching and args.kv_policy not in (["paged"], [ALL]):
+        raise ConfigError("enable_prefix_caching", True, "left out but for paged: the others share nothing")
+    if args.num_host_blocks and args.kv_policy not in (["paged"], [ALL]):
+        raise ConfigError("num_host_blocks", args.num_host_blocks, "0 but for paged: the others never swap")
     for rate in args.rate or ():
         if not 0 < rate <= 1e5:
             raise ConfigError("rate", rate, "requests a second above 0, at most 100000")
@@ -195,6 +199,11 @@ def _report(args: argparse.Namespace, summary: str, rows: list[dict[str, Any]]) 
         print(f"written to {args.json}")
 
 
+def _number(value: float, digits: int) -> str:
+    """A dash where nothing has finished."""
+    return f"{value:.{digits}f}" if value < float("inf") else "-"
+
+
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -208,9 +217,9 @@ def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_row(
             row["kv_policy"],
             "trace" if row["rate"] is None else f"{row['rate']:g}",
-            f"{row['normalized_latency_s']:.3f}",
-            f"{row['ttft_p50_s']:.2f}",
-            f"{row['tpot_p50_s'] * 1e3:.1f}",
+            _number(row["normalized_latency_s"], 3),
+            _number(row["ttft_p50_s"], 2),
+            _number(row["tpot_p50_s"] * 1e3, 1),
             f"{row['tokens_per_s']:.0f}",
             f"{row['mean_running']:.2f}",
             f"{row['num_preemptions']}",

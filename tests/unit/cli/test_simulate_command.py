@@ -43,6 +43,8 @@ def test_json_alone_can_be_piped(capsys: pytest.CaptureFixture[str]) -> None:
         (["--num-blocks", "2"], "must be servable"),
         (["--preemption", "nope"], "preemption = 'nope'"),
         (["--trace", "/nowhere"], "/nowhere"),
+        (["--kv-policy", "orca-max", "--enable-prefix-caching"], "enable_prefix_caching = True: must be left out"),
+        (["--kv-policy", "orca-max", "--num-host-blocks", "9"], "num_host_blocks = 9: must be 0 but for paged"),
     ],
 )
 def test_what_is_wrong_is_named(flags: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +61,9 @@ def test_an_unknown_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--list-workloads"]) == 0
     assert "mooncake" in capsys.readouterr().out
+
+
+def test_where_nothing_finished_stands_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--rate", "1", "--until", "0.001"]) == 0
+    printed = capsys.readouterr().out
+    assert "inf" not in printed and " - " in printed
