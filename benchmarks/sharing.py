@@ -29,19 +29,20 @@ from octavo.core.engine_core import EngineCore
 from octavo.engine.build import build_engine, find_files
 from octavo.engine.front_end import FrontEnd
 from octavo.messages import EngineRequest, SamplingParams
+from octavo.traces.lengths import alpaca
 
 HERE = Path(__file__).parent
 BLOCK_SIZE = 16
 PAPER = {"parallel": {2: 6.1, 4: 8.5, 6: 9.8}, "beam": {2: 37.6, 4: 53.1, 6: 55.2}}
 """Percent, figure 15."""
 MAX_NUM_SEQS, MAX_LEN, NUM_BLOCKS = 192, 2048, 16384
+NUM_REQUESTS = 1000
+"""The first of the bundled lengths: one of the two samples they are made of."""
 
 
 def read_lengths() -> list[tuple[int, int]]:
     """(prompt tokens, answer tokens) of each request."""
-    lines = (HERE / "data" / "alpaca_lengths.csv").read_text().splitlines()
-    rows = [line.split(",") for line in lines if line[0].isdigit()]
-    return [(int(prompt), max(1, int(answer))) for prompt, answer in rows]
+    return alpaca()[:NUM_REQUESTS]
 
 
 def text_prompts(lengths: list[tuple[int, int]], model: str) -> list[list[int]]:

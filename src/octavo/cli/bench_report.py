@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from octavo.cli.bench_load import Record
 from octavo.cli.machine import fingerprint
+from octavo.sim.result import percentile as _percentile
 
 METRICS = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency",
            "e2el": "end-to-end latency"}  # fmt: skip
@@ -17,13 +19,8 @@ METRICS = {"ttft": "time to first token", "tpot": "time per output token", "itl"
 
 def percentile(values: Iterable[float], p: float) -> float | None:
     """The p-th percentile (0 to 100), linear between neighbours; None of nothing."""
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    where = (len(ordered) - 1) * p / 100
-    low = int(where)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (where - low)
+    found = _percentile(values, p)
+    return found if math.isfinite(found) else None
 
 
 def summarize(records: list[Record], duration_s: float, metrics: list[str], percentiles: list[float]) -> dict[str, Any]:
