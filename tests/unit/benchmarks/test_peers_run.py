@@ -52,7 +52,7 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., li
     def items(name: str, tokenizer: Any, seed: int) -> list[Item]:
         count, n = (6, 1) if name != "nsample" else (2, 3)
         return [
-            Item(prompt=f"Once upon {seed} {i}", output_token_count=5, n=n, temperature=n - 1) for i in range(count)
+            Item(prompt=f"Once upon {seed} {i}", output_token_count=40, n=n, temperature=n - 1) for i in range(count)
         ]
 
     monkeypatch.setattr(run, "ENGINES", known)
@@ -86,7 +86,8 @@ def test_rounds_take_the_workloads_in_turn_on_servers_that_stay(compare: Callabl
     ]  # fmt: skip
     timings = [row for row in rows[1:] if row["workload"] != "start"]
     assert all(row["failed"] == row["wrong_length"] == 0 and row["peak_rss_bytes"] > 20e6 for row in timings)
-    assert all(row["server_cpu"] > 0 and row["client_cpu"] > 0 and row["triad_gb_per_s"] == 30 for row in timings)
+    assert all(row["client_cpu"] > 0 and row["triad_gb_per_s"] == 30 for row in timings)
+    assert sum(row["server_cpu"] for row in timings) > 0, "the kernel counts in ticks, and some timings take none"
     nsample = next(row for row in timings if row["workload"] == "nsample")
     assert nsample["completed"] == 6 and nsample["in_flight"] == 12, "one request an answer, and as many in flight"
     chat, poisson = (next(r for r in timings if r["workload"] == name) for name in ("chat", "poisson80"))
