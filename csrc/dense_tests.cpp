@@ -1,8 +1,6 @@
 // Direct calls of the kernels on rows, for the tests and benchmarks. The engine goes through program.cpp.
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -15,6 +13,7 @@
 
 #include "bindings.h"
 #include "kernels.h"
+#include "memory.h"
 #include "program.h"
 
 namespace nb = nanobind;
@@ -46,9 +45,6 @@ void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<flo
     require(norm.empty() || int64_t(norm.size()) == weight.k, "norm must hold k values");
     require(norm.empty() || !up, "up does not go with a norm");
     if (up) require_shape(*up, x.shape(0), size_t(weight.k), "up must have the shape of x");
-    const size_t bytes = weight.kernels->linear_scratch_bytes(weight.k, int(x.shape(0)), weight.format);
-    const std::unique_ptr<void, decltype(&std::free)> scratch(std::malloc(bytes + 1), &std::free);
-    if (!scratch) throw std::bad_alloc();
     LinearArgs args{};
     args.x = x.data(), args.x_stride = x.stride(0);
     args.weight = weight.memory.data, args.format = weight.format;
@@ -56,7 +52,7 @@ void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<flo
     args.bias = bias.empty() ? nullptr : bias.data();
     args.out = out.data(), args.out_stride = out.stride(0), args.add = add;
     args.num_tokens = int(x.shape(0));
-    args.scratch = scratch.get();
+    args.scratch = thread_scratch(weight.kernels->linear_scratch_bytes(weight.k, args.num_tokens, weight.format));
     if (!norm.empty()) args.input = LinearArgs::Input::kRmsNorm, args.norm = norm.data(), args.eps = eps;
     if (up) args.input = LinearArgs::Input::kSiluMul, args.up = up->data(), args.up_stride = up->stride(0);
     nb::gil_scoped_release release;

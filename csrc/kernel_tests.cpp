@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "kernels.h"
 #include "kv_memory.h"
+#include "memory.h"
 #include "parallel.h"
 
 namespace nb = nanobind;
@@ -85,12 +86,9 @@ void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out
     }
     const Kernels& kernels = kernels_for(isa);
     const size_t bytes = kernels.attention_scratch_bytes(kv, num_heads, int(num_tokens), int(num_seqs), pool.size());
-    const std::unique_ptr<void, decltype(&std::free)> scratch(std::aligned_alloc(64, (bytes + 64) / 64 * 64),
-                                                              &std::free);
-    if (!scratch) throw std::bad_alloc();
     const AttentionArgs args{
         &kv,   layer,  query.data(),      query.stride(0),        out.data(),      out.stride(0), num_heads,
-        scale, window, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs), scratch.get(),
+        scale, window, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs), thread_scratch(bytes),
         bytes};
     nb::gil_scoped_release release;
     kernels.attention(args, pool);

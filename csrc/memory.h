@@ -54,6 +54,13 @@ class Memory {
     size_t size_ = 0;
 };
 
+// At least `bytes` that stay the calling thread's until its next call. What is in them means nothing.
+inline void* thread_scratch(size_t bytes) {
+    static thread_local Memory memory;
+    if (memory.size() < bytes) memory = Memory(bytes);
+    return memory.as<void>();
+}
+
 // Hands out pieces of large ranges, so that weights lie in whole huge pages: a matrix in a mapping of its own would
 // begin and end in small ones, and many are smaller than one huge page. A range lives as long as a piece of it.
 class Arena {

@@ -72,6 +72,7 @@ struct VF {
     void store_bf16_n(uint16_t* p, int n) const {
         _mm256_mask_storeu_epi16(p, mask(n), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
     }
+    void store_i32(int32_t* p) const { _mm512_storeu_si512(p, _mm512_cvtps_epi32(v)); }  // integral lanes
     static __mmask16 mask(int n) { return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1u); }
 };
 
@@ -153,6 +154,7 @@ struct VF {
         _mm256_storeu_ps(t, v);
         for (int i = 0; i < n && i < 8; ++i) p[i] = float_to_bf16(t[i]);
     }
+    void store_i32(int32_t* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvtps_epi32(v)); }
     static __m256i mask(int n) {
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     }
@@ -239,6 +241,9 @@ struct VF {
     }
     void store_bf16_n(uint16_t* p, int n) const {
         for (int i = 0; i < n && i < 8; ++i) p[i] = float_to_bf16(v[i]);
+    }
+    void store_i32(int32_t* p) const {
+        for (int i = 0; i < 8; ++i) p[i] = int32_t(v[i]);
     }
 };
 

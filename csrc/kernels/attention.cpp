@@ -272,16 +272,7 @@ void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* n
     score_rows<D, PREFETCH>(count, view, next, sight.any_lo, sight.any_hi, a.kv->head_dim, query, tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];
     const float factor = a.scale * 1.44269504f;
-    for (int r = 0; r < count; ++r) {
-        float* scores = tile.w.scores + r * kPiece;
-#if defined(OCTAVO_ISA_avx512)
-        if constexpr (dots_values(D)) {
-            softmax_bf16(scores, sight.lo[r], sight.hi[r], factor, piece_max[r], piece_sum[r]);
-            continue;
-        }
-#endif
-        softmax<D>(view, scores, sight.lo[r], sight.hi[r], factor, piece_max[r], piece_sum[r]);
-    }
+    softmax<D>(view, tile.w.scores, count, sight.lo, sight.hi, factor, piece_max, piece_sum);
     weigh_and_join<D, PREFETCH>(tile, view, next, sight, piece, first, count, piece_max, piece_sum);
 }
 

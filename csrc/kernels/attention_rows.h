@@ -257,57 +257,56 @@ inline void hide_beyond(float* scores, int begin, int lo, int hi, int end) {
     for (int t = hi; t < end; ++t) scores[t] = -INFINITY;
 }
 
-inline float scores_max(const float* scores, int begin, int end) {
-    VF top = VF::set1(-INFINITY);
-    for (int t = begin; t < end; t += VF::W) top = max(top, VF::load(scores + t));
-    return lanes_max(top);
-}
-
-// Turns a row's scores of tokens [lo, hi) into softmax numerators relative to their own maximum; lanes beyond become
-// exactly 0. `factor` is the score's factor times log2(e). Sets the maximum (as a power of two) and the sum. With int8
-// what is left in `scores` are the numerators times the values' scales, those beyond [lo, hi) undefined.
+// Softmax of the scores of a few rows, row r at scores + r * kPiece and seeing tokens [lo[r], hi[r]): numerators relative
+// to the row's own maximum, lanes beyond exactly 0. `factor` is the score's factor times log2(e). Sets the maxima (as
+// powers of two) and the sums.
+// With int8 what is left in `scores` are the numerators times the values' scales, those beyond [lo, hi) undefined. With
+// dots_values numerators are left as bfloat16, neighbours in 32 bits, from the row's first byte on; the sum is that of
+// the rounded numerators, so that the weights of all values add to one.
+// One pass over all rows after the other: a row's own maximum, exponentials and sum wait for each other.
 template <KVDtype D>
-void softmax(const PieceView& view, float* scores, int lo, int hi, float factor, float& row_max, float& row_sum) {
-    const int begin = lo / VF::W * VF::W;
-    const int end = (hi + VF::W - 1) / VF::W * VF::W;
-    hide_beyond(scores, begin, lo, hi, end);
-    row_max = scores_max(scores, begin, end) * factor;
-    const VF f = VF::set1(factor), m = VF::set1(row_max);
-    VF sum = VF::zero();
-    for (int t = begin; t < end; t += VF::W) {
-        const VF p = exp2_weight<false>(VF::load(scores + t) * f - m);
-        if constexpr (D == KVDtype::kInt8)
-            (p * VF::load(view.value_scales + t)).store(scores + t);
-        else
-            p.store(scores + t);
-        sum = sum + p;
+void softmax(const PieceView& view, float* scores, int count, const int* lo, const int* hi, float factor,
+             float* row_max, float* row_sum) {
+    constexpr int kStep = dots_values(D) ? 2 * VF::W : VF::W;
+    VF lanes[kRows];
+    for (int r = 0; r < count; ++r) {
+        float* row = scores + r * kPiece;
+        const int begin = lo[r] / kStep * kStep, end = (hi[r] + kStep - 1) / kStep * kStep;
+        hide_beyond(row, begin, lo[r], hi[r], end);
+        VF top = VF::load(row + begin);
+        for (int t = begin + VF::W; t < end; t += VF::W) top = max(top, VF::load(row + t));
+        lanes[r] = top;
     }
-    row_sum = lanes_sum(sum);
-}
-
+    for (int r = 0; r < count; ++r) row_max[r] = lanes_max(lanes[r]) * factor;
+    const VF f = VF::set1(factor);
+    for (int r = 0; r < count; ++r) {
+        float* row = scores + r * kPiece;
+        const int begin = lo[r] / kStep * kStep;
+        const VF m = VF::set1(row_max[r]);
+        VF sum = VF::zero();
+        for (int t = begin; t < hi[r]; t += kStep) {
 #if defined(OCTAVO_ISA_avx512)
-// The same for dots_values: numerators are left as bfloat16, neighbours in 32 bits, from the row's first byte on; those
-// of the pairs at the borders that lie beyond [lo, hi) are 0. The sum is that of the rounded numerators, so that the
-// weights of all values add to one.
-inline void softmax_bf16(float* scores, int lo, int hi, float factor, float& row_max, float& row_sum) {
-    const int begin = lo / 32 * 32;
-    const int end = (hi + 31) / 32 * 32;
-    hide_beyond(scores, begin, lo, hi, end);
-    row_max = scores_max(scores, begin, end) * factor;
-    const VF f = VF::set1(factor), m = VF::set1(row_max);
-    const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
-    VF sum = VF::zero();
-    for (int t = begin; t < end; t += 32) {
-        const VF first = exp2_weight<true>(VF::load(scores + t) * f - m);
-        const VF second = exp2_weight<true>(VF::load(scores + t + VF::W) * f - m);
-        const __m512bh p = _mm512_cvtne2ps_pbh(second.v, first.v);
-        // Ahead of it in the same bytes all scores are read already.
-        _mm512_storeu_si512(reinterpret_cast<uint8_t*>(scores) + t * 2, (__m512i)p);
-        sum.v = _mm512_dpbf16_ps(sum.v, p, ones);
-    }
-    row_sum = lanes_sum(sum);
-}
+            if constexpr (dots_values(D)) {
+                const VF first = exp2_weight<true>(VF::load(row + t) * f - m);
+                const VF second = exp2_weight<true>(VF::load(row + t + VF::W) * f - m);
+                const __m512bh p = _mm512_cvtne2ps_pbh(second.v, first.v);
+                // Ahead of it in the same bytes all scores are read already.
+                _mm512_storeu_si512(reinterpret_cast<uint8_t*>(row) + t * 2, (__m512i)p);
+                sum.v = _mm512_dpbf16_ps(sum.v, p, (__m512bh)_mm512_set1_epi32(0x3f803f80));
+                continue;
+            }
 #endif
+            const VF p = exp2_weight<false>(VF::load(row + t) * f - m);
+            if constexpr (D == KVDtype::kInt8)
+                (p * VF::load(view.value_scales + t)).store(row + t);
+            else
+                p.store(row + t);
+            sum = sum + p;
+        }
+        lanes[r] = sum;
+    }
+    for (int r = 0; r < count; ++r) row_sum[r] = lanes_sum(lanes[r]);
+}
 
 // How a piece's sums join those of the pieces before it: out = out * keep + piece * add.
 struct Joint {

@@ -22,15 +22,15 @@ constexpr int COLUMNS = NV * VF::W;
 struct FloatWeights {
     using Activation = float;
     using Stored = float;
-    static constexpr int kVectors = NV, kMaxRows = MAX_ROWS;
+    static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
-    template <int ROWS, bool AHEAD>
+    template <int ROWS, bool FETCH>
     static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, VF (&sum)[ROWS][NV]) {
         const int64_t k = args.k;
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
-            if (AHEAD) fetch_ahead<COLUMNS * 4>(w + k * COLUMNS);
+            if (FETCH) fetch_ahead<COLUMNS * 4>(w);
             VF column[NV];
             for (int v = 0; v < NV; ++v) column[v] = VF::load(w + v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -50,16 +50,16 @@ struct FloatWeights {
 struct Bf16Weights {
     using Activation = uint16_t;
     using Stored = uint16_t;
-    static constexpr int kVectors = NV, kMaxRows = MAX_ROWS;
+    static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
     static int64_t panel_elements(int64_t k) { return (k + 1) / 2 * 2 * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
-    template <int ROWS, bool AHEAD>
+    template <int ROWS, bool FETCH>
     static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w,
                       VF (&sum)[ROWS][NV]) {
         const int64_t pairs = (args.k + 1) / 2;
         for (int64_t i = 0; i < pairs; ++i, w += 2 * COLUMNS) {
-            if (AHEAD) fetch_ahead<COLUMNS * 4>(w + pairs * 2 * COLUMNS);
+            if (FETCH) fetch_ahead<COLUMNS * 4>(w);
             __m512bh column[NV];
             for (int v = 0; v < NV; ++v) column[v] = (__m512bh)_mm512_loadu_si512(w + 2 * v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -78,16 +78,16 @@ struct Bf16Weights {
 struct Bf16Weights {
     using Activation = float;
     using Stored = uint16_t;
-    static constexpr int kVectors = NV, kMaxRows = MAX_ROWS;
+    static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
-    template <int ROWS, bool AHEAD>
+    template <int ROWS, bool FETCH>
     static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w,
                       VF (&sum)[ROWS][NV]) {
         const int64_t k = args.k;
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
-            if (AHEAD) fetch_ahead<COLUMNS * 2>(w + k * COLUMNS);
+            if (FETCH) fetch_ahead<COLUMNS * 2>(w);
             VF column[NV];
             for (int v = 0; v < NV; ++v) column[v] = VF::load_bf16(w + v * VF::W);
             for (int r = 0; r < ROWS; ++r) {

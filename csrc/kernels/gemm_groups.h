@@ -260,18 +260,18 @@ struct GroupWeights {
     using Activation = uint8_t;
     using Stored = uint8_t;
     static constexpr int kVectors = kGroupColumns / VF::W, kMaxRows = kGroupRows;
+    static constexpr int kFetchRows = kMaxRows * (BITS == 4 ? 2 : 3) / 4;
     static constexpr GroupLayout kLayout{GROUP, BITS, MINIMUM, HALF};
     static int64_t panel_elements(const LinearArgs& args) { return kLayout.panel_bytes(args.k); }
 
-    template <int ROWS, bool AHEAD>
+    template <int ROWS, bool FETCH>
     [[gnu::always_inline]] static void block(const LinearArgs& args, const uint8_t* a, int64_t a_stride,
                                              const uint8_t* w, VF (&sum)[ROWS][kVectors]) {
-        const int64_t panel = kLayout.panel_bytes(args.k);
         RowPointers<ROWS> rows(a, a_stride);
         VF total[ROWS][kVectors];  // `sum` is read with a variable row later, so it lies in memory; these need not
         for_each_sum<ROWS>([&](int r, int v) { total[r][v] = sum[r][v]; });
         for (int64_t records = kLayout.records(args.k); records > 0; --records, w += kLayout.record_bytes()) {
-            if (AHEAD) fetch_ahead<kLayout.record_bytes()>(w + panel);
+            if (FETCH) fetch_ahead<kLayout.record_bytes()>(w);
             add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w, w + kLayout.codes_at(), total);
             rows.advance(kLayout.activation_bytes());
             if constexpr (kLayout.record_groups() == 2) {

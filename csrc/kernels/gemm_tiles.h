@@ -8,10 +8,11 @@
 //
 // A format W has
 //   kVectors, kMaxRows      the largest register block
+//   kFetchRows              least rows of a block that is to fetch ahead
 //   Activation, Stored      what rows of activations and panels are made of
 //   panel_elements(args)    Stored elements of one panel
-//   block<ROWS, AHEAD>(args, a, a_stride, panel, sum)
-//                           sum[r][v] = rows a + r * a_stride times the panel; AHEAD: fetch the next panel meanwhile
+//   block<ROWS, FETCH>(args, a, a_stride, panel, sum)
+//                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: later weights are fetched meanwhile
 #pragma once
 
 #include "kernels.h"
@@ -21,15 +22,20 @@ namespace octavo::OCTAVO_ISA {
 
 // Rows taken at once: their activations stay in the second-level cache while the panels stream by.
 constexpr int64_t kTileBytes = 512 << 10;
+// Panels that a block of rows meets one after the other: they and the block stay in the first-level cache, so that the
+// block is read from the second once for all of them.
+constexpr int64_t kTogetherBytes = 24 << 10;
 // Weights of one tile at least, so that taking a tile costs nothing against computing it.
 constexpr int64_t kPanelBytes = 32 << 10;
 
-// Asks for BYTES of the next panel, into the second-level cache. Done by the last of several blocks of rows: its own
-// panel is in the cache already, so memory has nothing else to do. Only if the block is full, as with few rows it
-// would wait for memory itself. May pass the end of the weight: a prefetch never faults.
+// Fetches BYTES of the weights kFetchDistance after w into the second-level cache. The first block of rows finds a panel in
+// memory, and if it has many rows it computes so long on each line that the processor does not look ahead to the next
+// ones by itself. With few rows it does, and is bound by memory anyway. May pass the end of the weight: a prefetch never
+// faults.
+constexpr int64_t kFetchDistance = 8 << 10;
 template <int BYTES>
-inline void fetch_ahead(const void* p) {
-    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
+[[gnu::always_inline]] inline void fetch_ahead(const void* w) {  // not inline, gcc 12 drops the call: it returns nothing
+    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(static_cast<const char*>(w) + kFetchDistance + i, 0, 2);
 }
 
 template <class W>
@@ -39,10 +45,11 @@ struct LinearJob {
     int64_t a_stride;
     int64_t num_panels;
     int64_t panels_per_tile;
+    int64_t panels_together;
     int begin, end;  // rows
 };
 
-template <class W, int ROWS, bool AHEAD>
+template <class W, int ROWS, bool FETCH>
 void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
     const LinearArgs& args = *job.args;
     constexpr int NV = W::kVectors;
@@ -50,7 +57,7 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
     VF sum[ROWS][NV];
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < NV; ++v) sum[r][v] = VF::zero();
-    W::template block<ROWS, AHEAD>(args, job.a + row * job.a_stride, job.a_stride, w, sum);
+    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, sum);
     for (int v = 0; v < NV; ++v) {
         const int64_t column = (panel * NV + v) * VF::W;
         const int count = args.n - column < VF::W ? int(args.n - column) : VF::W;
@@ -69,12 +76,12 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
 }
 
 template <class W, int ROWS = W::kMaxRows>
-void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bool ahead) {
+void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bool first) {
     if constexpr (ROWS > 0) {
         if (count != ROWS)
-            compute_rows<W, ROWS - 1>(job, row, count, panel, ahead);
-        else if (ROWS == W::kMaxRows && ahead)
-            compute_block<W, ROWS, ROWS == W::kMaxRows>(job, row, panel);
+            compute_rows<W, ROWS - 1>(job, row, count, panel, first);
+        else if (first)
+            compute_block<W, ROWS, (ROWS >= W::kFetchRows)>(job, row, panel);
         else
             compute_block<W, ROWS, false>(job, row, panel);
     }
@@ -87,11 +94,12 @@ void linear_tile(void* context, int64_t tile, int) {
     const int64_t first = tile * job.panels_per_tile;
     const int64_t last = first + job.panels_per_tile < job.num_panels ? first + job.panels_per_tile : job.num_panels;
     const int blocks = (end - begin + W::kMaxRows - 1) / W::kMaxRows;
-    for (int64_t panel = first; panel < last; ++panel) {
+    for (int64_t next = first; next < last; next += job.panels_together) {
+        const int64_t stop = next + job.panels_together < last ? next + job.panels_together : last;
         int row = begin;
         for (int b = 0; b < blocks; ++b) {  // equal blocks: 9 rows are 5 + 4, not 8 + 1
             const int count = (end - row + (blocks - b) - 1) / (blocks - b);
-            compute_rows<W>(job, row, count, panel, b > 0 && b == blocks - 1);
+            for (int64_t panel = next; panel < stop; ++panel) compute_rows<W>(job, row, count, panel, b == 0);
             row += count;
         }
     }
@@ -121,6 +129,7 @@ void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t
     const int64_t at_least = (kPanelBytes + panel_bytes - 1) / panel_bytes;
     const int64_t at_most = job.num_panels / (4 * pool.size());  // some tiles for each thread
     job.panels_per_tile = at_least < at_most ? at_least : at_most > 1 ? at_most : 1;
+    job.panels_together = panel_bytes < kTogetherBytes ? kTogetherBytes / panel_bytes : 1;
     const int64_t tiles = (job.num_panels + job.panels_per_tile - 1) / job.panels_per_tile;
     const int rows = rows_per_chunk<W>(args.num_tokens, a_stride);
     for (; job.begin < args.num_tokens; job.begin = job.end) {

@@ -1,5 +1,8 @@
 // Weights in groups: packing, reading rows back, and rounding activations.
 #include "groups.h"
+
+#include <type_traits>
+
 #include "half.h"
 #include "quantise.h"
 
@@ -76,21 +79,67 @@ void get_codes(const GroupLayout& layout, const uint8_t* from, int64_t column, u
     }
 }
 
-// The codes of one group and their sum.
-int32_t put_activations(const GroupLayout& layout, const float* x, int count, float scale, uint8_t* out) {
-    int32_t codes[32], sum = 0;
-    for (int i = 0; i < layout.group; i += VF::W)
-        quantise(x + i, count - i < 0 ? 0 : count - i, scale, kLimit, *reinterpret_cast<int32_t (*)[VF::W]>(codes + i));
-    for (int i = 0; i < layout.group; ++i) sum += codes[i];
-    if (layout.wide()) {
-        for (int i = 0; i < layout.group; ++i) {
-            const auto code = int16_t(codes[i]);
-            std::memcpy(out + 2 * (i / 4 * 4 + i % 2 * 2 + i % 4 / 2), &code, 2);
-        }
-    } else {
-        for (int i = 0; i < layout.group; ++i) out[i] = uint8_t(int8_t(codes[i]));
-    }
+// Codes of GROUP activations, those from `count` on zero, and their sum. WIDE: see GroupLayout::wide.
+template <int GROUP, bool WIDE>
+int32_t put_activations(const float* x, int count, float scale, uint8_t* out) {
+    using Code = std::conditional_t<WIDE, int16_t, int8_t>;
+    Code codes[GROUP];
+    for (int i = 0; i < GROUP; i += VF::W)
+        quantise(x + i, count - i < 0 ? 0 : count - i, scale, kLimit, *reinterpret_cast<Code (*)[VF::W]>(codes + i));
+    int32_t sum = 0;
+    for (int i = 0; i < GROUP; ++i) sum += codes[i];
+    if (!WIDE) std::memcpy(out, codes, sizeof codes);
+    for (int i = 0; WIDE && i < GROUP; ++i) std::memcpy(out + 2 * (i / 4 * 4 + i % 2 * 2 + i % 4 / 2), codes + i, 2);
     return sum;
+}
+
+#if defined(OCTAVO_ISA_avx512)
+// A whole group at once: the same scale, codes and sum. False if the scale is extreme, or none.
+template <int GROUP>
+bool put_group(const float* x, float* scale, int32_t* sum, uint8_t* out) {
+    constexpr int vectors = GROUP / VF::W;
+    VF v[vectors], top = VF::zero();
+    __mmask16 nan = 0;
+    for (int i = 0; i < vectors; ++i) {
+        v[i] = VF::load(x + i * VF::W);
+        top = max(VF{_mm512_abs_ps(v[i].v)}, top);
+        nan |= _mm512_cmp_ps_mask(v[i].v, v[i].v, _CMP_UNORD_Q);
+    }
+    *scale = lanes_max(top) / kLimit;
+    if (nan || !(*scale > 1e-30f && *scale < 1e30f)) return false;
+    const VF step = VF::set1(*scale), inverse = VF::set1(1.0f / *scale);
+    __m512i total = _mm512_setzero_si512();
+    for (int i = 0; i < vectors; ++i) {
+        // The quotient, rounded as a division rounds it (Markstein 1990): a division takes three times as long.
+        const VF q = v[i] * inverse;
+        const VF rest = {_mm512_fnmadd_ps(q.v, step.v, v[i].v)};
+        const __m512i codes = _mm512_cvtps_epi32(fma(rest, inverse, q).v);
+        total = _mm512_add_epi32(total, codes);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * VF::W), _mm512_cvtepi32_epi8(codes));
+    }
+    *sum = _mm512_reduce_add_epi32(total);
+    return true;
+}
+#endif
+
+template <int GROUP, bool WIDE>
+void quantise_groups(const float* x, int64_t k, const GroupLayout& layout, int zero, uint8_t* to) {
+    for (int64_t g = 0; g < layout.padded_groups(k); ++g, to += layout.activation_bytes()) {
+        const int64_t begin = g * GROUP, left = k - begin;
+        const int count = left <= 0 ? 0 : left < GROUP ? int(left) : GROUP;
+        float scale = 0.0f;
+        int32_t sum = 0;
+        bool done = false;
+#if defined(OCTAVO_ISA_avx512)
+        if (count == GROUP) done = put_group<GROUP>(x + begin, &scale, &sum, to + sizeof(ActivationGroup));
+#endif
+        if (!done) {
+            scale = integer_scale(x + begin, count, kLimit);
+            sum = put_activations<GROUP, WIDE>(x + begin, count, scale, to + sizeof(ActivationGroup));
+        }
+        const ActivationGroup head{scale, scale * float(sum), -zero * sum, 0};
+        std::memcpy(to, &head, sizeof head);
+    }
 }
 
 }  // namespace
@@ -130,14 +179,9 @@ int64_t quantised_row_bytes(int64_t k, const WeightFormat& format) {
 void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* out) {
     const GroupLayout layout(format);
     auto* to = static_cast<uint8_t*>(out);
-    for (int64_t g = 0; g < layout.padded_groups(k); ++g, to += layout.activation_bytes()) {
-        const int64_t begin = g * layout.group, left = k - begin;
-        const int count = left <= 0 ? 0 : left < layout.group ? int(left) : layout.group;
-        const float scale = integer_scale(x + begin, count, kLimit);
-        const int32_t sum = put_activations(layout, x + begin, count, scale, to + sizeof(ActivationGroup));
-        const ActivationGroup head{scale, scale * float(sum), -format.zero * sum, 0};
-        std::memcpy(to, &head, sizeof head);
-    }
+    if (layout.group == 16) return quantise_groups<16, GroupLayout::kWide8>(x, k, layout, format.zero, to);
+    if (layout.bits == 8) return quantise_groups<32, GroupLayout::kWide8>(x, k, layout, format.zero, to);
+    quantise_groups<32, false>(x, k, layout, format.zero, to);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -40,14 +40,13 @@ struct GroupLayout {
     constexpr int record_bytes() const { return record_groups() * (scales_bytes() + codes_bytes()); }
     constexpr int codes_at() const { return record_groups() * scales_bytes(); }  // in a record
 
-    // Of an activation's code. AVX2 multiplies 8-bit codes as 16-bit numbers: of a quad the elements 0, 2, 1, 3.
-    constexpr bool wide() const {
+    // AVX2 multiplies 8-bit codes as 16-bit numbers: activations are kept as such, of a quad the elements 0, 2, 1, 3.
 #if defined(OCTAVO_ISA_avx2)
-        return bits == 8;
+    static constexpr bool kWide8 = true;
 #else
-        return false;
+    static constexpr bool kWide8 = false;
 #endif
-    }
+    constexpr bool wide() const { return kWide8 && bits == 8; }
     constexpr int activation_bytes() const { return int(sizeof(ActivationGroup)) + group * (wide() ? 2 : 1); }
 
     int64_t records(int64_t k) const { return (k + record_groups() * group - 1) / (record_groups() * group); }

@@ -18,6 +18,7 @@ float float_chains(int64_t steps) {
     for (int c = 0; c < kChains; ++c) sum[c] = VF::set1(float(c));
     const VF a = VF::set1(0.5f), b = VF::set1(0.25f);
     for (int64_t i = 0; i < steps; ++i)
+#pragma GCC unroll 16  // or sums behind asm lie in memory
         for (int c = 0; c < kChains; ++c) sum[c] = fma(sum[c], a, b);
     for (int c = 1; c < kChains; ++c) sum[0] = sum[0] + sum[c];
     return reduce_add(sum[0]);
@@ -29,22 +30,28 @@ float bf16_chains(int64_t steps) {
     for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_ps(float(c));
     const __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f003f00), b = (__m512bh)_mm512_set1_epi32(0x3e803e80);
     for (int64_t i = 0; i < steps; ++i)
+#pragma GCC unroll 16  // or sums behind asm lie in memory
         for (int c = 0; c < kChains; ++c) sum[c] = _mm512_dpbf16_ps(sum[c], a, b);
     for (int c = 1; c < kChains; ++c) sum[0] = _mm512_add_ps(sum[0], sum[c]);
     return reduce_add({sum[0]});
 }
 
+// Loops over chains are unrolled by name, or sums that go through asm lie in memory.
 float integer_chains(int64_t steps) {
     __m512i sum[kChains];
+#pragma GCC unroll 16
     for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_epi32(c);
     const __m512i a = _mm512_set1_epi8(1);
-    for (int64_t i = 0; i < steps; ++i)
+    for (int64_t i = 0; i < steps; ++i) {
+#pragma GCC unroll 16
         for (int c = 0; c < kChains; ++c)
 #if defined(OCTAVO_EMULATED_AVX512)
             sum[c] = _mm512_dpbusd_epi32(sum[c], a, a);
 #else
             asm("vpdpbusd %1, %1, %0" : "+v"(sum[c]) : "v"(a));
 #endif
+    }
+#pragma GCC unroll 16
     for (int c = 1; c < kChains; ++c) sum[0] = _mm512_or_si512(sum[0], sum[c]);
     return 1.0f + float(_mm512_reduce_or_epi32(sum[0]) & 1);
 }
@@ -55,6 +62,7 @@ float integer_chains(int64_t steps) {
     for (int c = 0; c < kChains; ++c) sum[c] = _mm256_set1_epi32(c);
     __m256i a = _mm256_set1_epi8(1);
     for (int64_t i = 0; i < steps; ++i)
+#pragma GCC unroll 16  // or sums behind asm lie in memory
         for (int c = 0; c < kChains; ++c) {
             asm("" : "+x"(a));  // as if it changed, or its product would be computed once
             if constexpr (BYTES)

@@ -20,13 +20,13 @@ inline float integer_scale(const float* x, int n, float limit) {
 // scale is 0 or NaN. Int has room for limit.
 template <class Int>
 inline void quantise(const float* x, int count, float scale, float limit, Int (&to)[VF::W]) {
-    float quotient[VF::W] = {};
+    int32_t codes[VF::W] = {};
     if (scale > 0.0f) {
         // A subnormal scale has few digits: quotients may then exceed the limit.
         const VF q = round(VF::load_n(x, count) / VF::set1(scale));
-        min(max(q, VF::set1(-limit)), VF::set1(limit)).store(quotient);
+        min(max(q, VF::set1(-limit)), VF::set1(limit)).store_i32(codes);
     }
-    for (int i = 0; i < VF::W; ++i) to[i] = Int(quotient[i]);
+    for (int i = 0; i < VF::W; ++i) to[i] = Int(codes[i]);
 }
 
 }  // namespace octavo::OCTAVO_ISA

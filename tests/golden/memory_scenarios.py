@@ -438,14 +438,16 @@ def published(form: Format = PLAIN, *, model: Model = STORIES, **settings: Any) 
 # ---- ends in the middle
 
 
-def aborts(form: Format = PLAIN, *, model: Model = STORIES, count: int = 60, **settings: Any) -> Seen:
+def aborts(
+    form: Format = PLAIN, *, model: Model = STORIES, count: int = 60, num_blocks: int = 1 + 26, **settings: Any
+) -> Seen:
     """Requests, and single answers of them, end at any moment; nobody else is touched."""
     requests, expected = crowd(model, form, count)
     rng = random.Random(41)
     settings = {"block_size": 16, "max_num_batched_tokens": 64, "swap_space_bytes": 4 << 20, **settings}
     dead: set[tuple[int, int]] = set()
     with open_engine(
-        model, form, max_num_seqs=12, max_model_len=128, num_blocks=1 + 26, preemption="swap", **settings
+        model, form, max_num_seqs=12, max_model_len=128, num_blocks=num_blocks, preemption="swap", **settings
     ) as engine:
 
         def abort(engine: RealEngine) -> None:

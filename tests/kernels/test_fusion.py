@@ -52,7 +52,7 @@ def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> 
     spec = DecoderSpec(
         family="llama",
         tied_embeddings=True,
-        layers=(LayerSpec(rope=ROPE),),
+        layers=(LayerSpec(rope=ROPE),) * 2,
         vocab_size=11,
         hidden_size=8,
         intermediate_size=12,
@@ -62,17 +62,13 @@ def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> 
         max_position=64,
         norm_eps=1e-5,
     )
-    result = decoder(spec, DecoderWeights(embedding=TABLE, layers=[layer], norm=NORM, head=TABLE))(recorder)
+    result = decoder(spec, DecoderWeights(embedding=TABLE, layers=[layer] * 2, norm=NORM, head=TABLE))(recorder)
     calls = fuse(recorder.calls, result)
     assert [call.method for call in calls] == [
         "embedding",
-        "rms_norm_linear",
-        "rotary_write_kv",
-        "attention",
-        "linear_add",
-        "rms_norm_linear",
-        "silu_mul_linear_add",
-        "select",
+        *("rms_norm_linear", "rotary_write_kv", "attention", "linear_add", "rms_norm_linear", "silu_mul_linear_add"),
+        *("rms_norm_linear", "rotary_write_kv", "attention"),
+        *("select", "select", "linear_add", "rms_norm_linear", "silu_mul_linear_add"),  # the last layer's
         "rms_norm_linear",
     ]
     assert last_uses(calls, result)[result.root] == len(calls)

@@ -47,10 +47,12 @@ def decoder(spec: DecoderSpec, weights: DecoderWeights) -> Callable[[Ops], Tenso
     def build(ops: Ops) -> Tensor:
         x = ops.embedding(weights.embedding)
         for index, (layer, w) in enumerate(zip(spec.layers, weights.layers, strict=True)):
-            x = ops.add(x, _attention(ops, spec, layer, w, index, ops.rms_norm(x, w.attention_norm, spec.norm_eps)))
+            attended = _attention(ops, spec, layer, w, index, ops.rms_norm(x, w.attention_norm, spec.norm_eps))
+            if index + 1 == spec.num_layers:  # past the last layer's KV only the selected tokens matter
+                x, attended = ops.select(x), ops.select(attended)
+            x = ops.add(x, ops.linear(attended, w.output, w.output_bias))
             x = ops.add(x, _mlp(ops, spec, w, ops.rms_norm(x, w.mlp_norm, spec.norm_eps)))
-        x = ops.rms_norm(ops.select(x), weights.norm, spec.norm_eps)
-        return ops.linear(x, weights.head)
+        return ops.linear(ops.rms_norm(x, weights.norm, spec.norm_eps), weights.head)
 
     return build
 
@@ -63,8 +65,7 @@ def _attention(ops: Ops, spec: DecoderSpec, layer: LayerSpec, w: LayerWeights, i
         query = ops.rotary(query, layer.rope, spec.head_dim)
         key = ops.rotary(key, layer.rope, spec.head_dim)
     ops.write_kv(index, key, value)
-    attended = ops.paged_attention(index, query, scale=spec.head_dim**-0.5, window=layer.window)
-    return ops.linear(attended, w.output, w.output_bias)
+    return ops.paged_attention(index, query, scale=spec.head_dim**-0.5, window=layer.window)
 
 
 def _mlp(ops: Ops, spec: DecoderSpec, w: LayerWeights, x: Tensor) -> Tensor:
