@@ -16,7 +16,7 @@ namespace octavo::OCTAVO_ISA {
 namespace {
 
 constexpr int kTileRows = 96;         // rows that share one pass over keys and values
-constexpr int kEntriesPerThread = 4;  // evenness wanted: no entry much above 1 / (4 * threads) of the work
+constexpr int kEntriesPerThread = 8;  // evenness wanted: no entry much above 1 / (8 * threads) of the work
 
 struct Entry {
     int seq;

@@ -257,13 +257,12 @@ inline void hide_beyond(float* scores, int begin, int lo, int hi, int end) {
     for (int t = hi; t < end; ++t) scores[t] = -INFINITY;
 }
 
-// Softmax of the scores of a few rows, row r at scores + r * kPiece and seeing tokens [lo[r], hi[r]): numerators relative
-// to the row's own maximum, lanes beyond exactly 0. `factor` is the score's factor times log2(e). Sets the maxima (as
-// powers of two) and the sums.
-// With int8 what is left in `scores` are the numerators times the values' scales, those beyond [lo, hi) undefined. With
-// dots_values numerators are left as bfloat16, neighbours in 32 bits, from the row's first byte on; the sum is that of
-// the rounded numerators, so that the weights of all values add to one.
-// One pass over all rows after the other: a row's own maximum, exponentials and sum wait for each other.
+// Softmax of the scores of a few rows, row r at scores + r * kPiece and seeing tokens [lo[r], hi[r]): numerators
+// relative to the row's own maximum, lanes beyond exactly 0. `factor` is the score's factor times log2(e). Sets the
+// maxima (as powers of two) and the sums. With int8 what is left in `scores` are the numerators times the values'
+// scales, those beyond [lo, hi) undefined. With dots_values numerators are left as bfloat16, neighbours in 32 bits,
+// from the row's first byte on; the sum is that of the rounded numerators, so that the weights of all values add to
+// one. One pass over all rows after the other: a row's own maximum, exponentials and sum wait for each other.
 template <KVDtype D>
 void softmax(const PieceView& view, float* scores, int count, const int* lo, const int* hi, float factor,
              float* row_max, float* row_sum) {

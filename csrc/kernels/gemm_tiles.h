@@ -12,7 +12,8 @@
 //   Activation, Stored      what rows of activations and panels are made of
 //   panel_elements(args)    Stored elements of one panel
 //   block<ROWS, FETCH>(args, a, a_stride, panel, sum)
-//                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: later weights are fetched meanwhile
+//                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: later weights are fetched
+//                           meanwhile
 #pragma once
 
 #include "kernels.h"
@@ -28,13 +29,14 @@ constexpr int64_t kTogetherBytes = 24 << 10;
 // Weights of one tile at least, so that taking a tile costs nothing against computing it.
 constexpr int64_t kPanelBytes = 32 << 10;
 
-// Fetches BYTES of the weights kFetchDistance after w into the second-level cache. The first block of rows finds a panel in
-// memory, and if it has many rows it computes so long on each line that the processor does not look ahead to the next
-// ones by itself. With few rows it does, and is bound by memory anyway. May pass the end of the weight: a prefetch never
-// faults.
+// Fetches BYTES of the weights kFetchDistance after w into the second-level cache. The first block of rows finds a
+// panel in memory, and if it has many rows it computes so long on each line that the processor does not look ahead to
+// the next ones by itself. With few rows it does, and is bound by memory anyway. May pass the end of the weight: a
+// prefetch never faults.
 constexpr int64_t kFetchDistance = 8 << 10;
 template <int BYTES>
-[[gnu::always_inline]] inline void fetch_ahead(const void* w) {  // not inline, gcc 12 drops the call: it returns nothing
+[[gnu::always_inline]] inline void fetch_ahead(
+    const void* w) {  // not inline, gcc 12 drops the call: it returns nothing
     for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(static_cast<const char*>(w) + kFetchDistance + i, 0, 2);
 }
 

@@ -85,7 +85,7 @@ int32_t put_activations(const float* x, int count, float scale, uint8_t* out) {
     using Code = std::conditional_t<WIDE, int16_t, int8_t>;
     Code codes[GROUP];
     for (int i = 0; i < GROUP; i += VF::W)
-        quantise(x + i, count - i < 0 ? 0 : count - i, scale, kLimit, *reinterpret_cast<Code (*)[VF::W]>(codes + i));
+        quantise(x + i, count - i < 0 ? 0 : count - i, scale, kLimit, *reinterpret_cast<Code(*)[VF::W]>(codes + i));
     int32_t sum = 0;
     for (int i = 0; i < GROUP; ++i) sum += codes[i];
     if (!WIDE) std::memcpy(out, codes, sizeof codes);
