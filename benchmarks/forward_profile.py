@@ -62,6 +62,8 @@ class Model:
             max_blocks_per_seq=per_seq,
         )
         kv = self.backend.allocate_kv(shape)
+        for block in range(shape.num_blocks):  # memory never written is one page that caches hold
+            kv.import_block(block, bytes(shape.bytes_per_block))
         kv.block_tables[0] = 1 + np.arange(num_seqs * per_seq, dtype=np.int32).reshape(num_seqs, per_seq)
         build = decoder(self.spec, weights)
         max_tokens = num_seqs * args.new_tokens

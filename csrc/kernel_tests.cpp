@@ -8,12 +8,17 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.h"
 #include "kernels.h"
+#include "kv_ahead.h"
 #include "kv_memory.h"
 #include "memory.h"
 #include "parallel.h"
@@ -94,6 +99,33 @@ void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out
     kernels.attention(args, pool);
 }
 
+// For each thread what it would fetch ahead of `layer`'s attention, as places and sizes in the KV memory.
+std::vector<std::vector<std::pair<int64_t, int64_t>>> fetched_ahead(const KVMemory& memory, int layer, int window,
+                                                                    Ints batch_rows, Ints query_start_loc,
+                                                                    Ints seq_lens, int num_threads) {
+    const KVPool& kv = memory.pool();
+    const size_t num_seqs = batch_rows.shape(0);
+    check_layer(kv, layer);
+    require(window >= 0 && num_threads > 0, "window must be at least 0, num_threads above 0");
+    require(query_start_loc.shape(0) == num_seqs + 1 && seq_lens.shape(0) == num_seqs,
+            "query_start_loc must have one entry more than batch_rows and seq_lens");
+    for (size_t i = 0; i < num_seqs; ++i)
+        require(batch_rows(i) >= 0 && batch_rows(i) < kv.max_num_seqs, "batch_rows must be rows of the block tables");
+    KVAhead ahead(kv, num_threads);
+    ahead.begin(layer, window, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs));
+    std::vector<std::vector<std::pair<int64_t, int64_t>>> result(static_cast<size_t>(num_threads));
+    for (int thread = 0; thread < num_threads; ++thread) {
+        KVAhead::Cursor* const cursor = ahead.cursor(thread);
+        while (cursor->seq < cursor->last_seq) {
+            ahead.next_block(cursor);
+            if (cursor->at == cursor->end) break;
+            result[size_t(thread)].emplace_back(cursor->at - kv.base, cursor->end - cursor->at);
+            cursor->at = cursor->end;
+        }
+    }
+    return result;
+}
+
 // Reads `bytes` of memory once on all threads and returns GB/s: the roof beside which benchmarks state their figures.
 double read_bandwidth(ThreadPool& pool, int64_t bytes) {
     constexpr int64_t kTile = 1 << 20;
@@ -150,6 +182,10 @@ void bind_kernel_tests(nb::module_& m) {
           "GB/s at which all threads together read memory once; for benchmarks.");
     m.def("fork_join", &fork_join, nb::arg("pool"), nb::arg("repeats") = 1000,
           "Mean seconds of an empty parallel loop; for benchmarks.");
+    m.def("fetched_ahead", &fetched_ahead, nb::arg("kv"), nb::arg("layer"), nb::arg("window"),
+          nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
+          nb::arg("num_threads"),
+          "What each thread fetches ahead of a layer's attention: [(place, bytes)]; for tests.");
     m.def("attention", &call_attention, nb::arg("kv"), nb::arg("layer"), nb::arg("query").noconvert(),
           nb::arg("out").noconvert(), nb::arg("num_heads"), nb::arg("scale"), nb::arg("window"),
           nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kv_ahead.h"
 #include "kv_pool.h"
 #include "parallel.h"
 
@@ -121,6 +122,8 @@ struct LinearArgs {
     const float* up = nullptr;    // kSiluMul: [num_tokens, k]; x is the gate
     int64_t up_stride = 0;
     bool add = false;  // to what is in out
+
+    KVAhead* ahead = nullptr;  // may be fetched meanwhile
 };
 
 // Rows of a packed weight, as float32 [num_tokens, k].

@@ -94,7 +94,7 @@ struct Program::Op {
 };
 
 Program::Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens)
-    : kernels_(kernels), kv_(kv.pool()), pool_(pool), max_num_tokens_(max_num_tokens) {
+    : kernels_(kernels), kv_(kv.pool()), pool_(pool), max_num_tokens_(max_num_tokens), ahead_(kv_, pool.size()) {
     if (max_num_tokens < 1 || max_num_tokens > (1 << 20)) refuse("max_num_tokens", "must be from 1 to 1048576");
     max_seq_len_ = int64_t{kv_.max_blocks_per_seq} * kv_.block_size;
     group_window_.assign(size_t(kv_.num_groups), -1);
@@ -347,7 +347,17 @@ void Program::multiply(const Op& op, int num_rows) {
         args.input = LinearArgs::Input::kSiluMul;
         args.up = at(op.input.up), args.up_stride = stride(op.input.up);
     }
+    args.ahead = &ahead_;
     kernels_.linear(args, pool_);
+}
+
+// Lets products fetch the KV of the next attention, if there is one from `first_op` on.
+void Program::look_ahead(size_t first_op, const StepInput& in) {
+    for (size_t i = first_op; i < ops_.size(); ++i)
+        if (ops_[i].kind == Op::Kind::kAttention)
+            return ahead_.begin(ops_[i].layer, ops_[i].window, in.batch_rows, in.query_start_loc, in.seq_lens,
+                                int(in.num_seqs));
+    ahead_.end();
 }
 
 RowArgs Program::rotary_rows(const Op& op, const View& x, const StepInput& in) const {
@@ -442,6 +452,7 @@ void Program::execute_timed(const StepInput& input) {
     };
     double before = now();
     for (size_t i = 0; i < ops_.size(); ++i) {
+        if (i == 0 || ops_[i - 1].kind == Op::Kind::kAttention) look_ahead(i, input);
         execute(ops_[i], input);
         const double after = now();
         op_seconds_[i] += after - before;
@@ -454,10 +465,14 @@ Program::Result Program::run(const StepInput& input) {
     check(input);
     const ThreadPoolStep step(pool_);
     prepare(input);
-    if (!op_seconds_.empty())
+    if (!op_seconds_.empty()) {
         execute_timed(input);
-    else
-        for (const Op& op : ops_) execute(op, input);
+    } else {
+        for (size_t i = 0; i < ops_.size(); ++i) {
+            if (i == 0 || ops_[i - 1].kind == Op::Kind::kAttention) look_ahead(i, input);
+            execute(ops_[i], input);
+        }
+    }
     return {at(output_), rows_of(output_.slot, input), output_.width, slots_[size_t(output_.slot)].width};
 }
 

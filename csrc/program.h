@@ -138,6 +138,7 @@ class Program {
     int64_t rows_of(int slot, const StepInput& input) const;
     void execute(const Op& op, const StepInput& input);
     void multiply(const Op& op, int num_rows);
+    void look_ahead(size_t first_op, const StepInput& input);
     void execute_timed(const StepInput& input);
     static std::string name_of(const Op& op);
 
@@ -163,6 +164,7 @@ class Program {
     std::mutex running_;
     Memory linear_scratch_;
     Memory attention_scratch_;
+    KVAhead ahead_;
 
   public:
     ~Program();

@@ -318,8 +318,10 @@ void start_rows(const HeadTile& tile) {
     std::memset(tile.w.out, 0, size_t(tile.num_rows) * size_t(tile.job->args->kv->head_dim) * 4);
 }
 
+// `after`, or null: what this thread probably takes next; its first piece is fetched while the last one here is
+// computed.
 template <KVDtype D>
-void attend_entry(const Job& job, const Entry& entry, const Workspace& w) {
+void attend_entry(const Job& job, const Entry& entry, const Entry* after, const Workspace& w) {
     const KVPool& kv = *job.args->kv;
     const bool gathers = kv.block_size < VF::W;
     PieceView views[2];
@@ -330,11 +332,15 @@ void attend_entry(const Job& job, const Entry& entry, const Workspace& w) {
         prepare_query(tile);
         start_rows(tile);
         for (int piece = entry.piece_begin; piece < entry.piece_end; ++piece, unit ^= 1) {
-            PieceView* next = nullptr;
+            PieceView* next = &views[unit ^ 1];
             const bool last = piece + 1 == entry.piece_end;
             if (!last || tile.head + 1 < entry.head_end) {
-                next = &views[unit ^ 1];
                 locate_unit(tile, last ? tile.head + 1 : tile.head, last ? entry.piece_begin : piece + 1, next);
+            } else if (after) {
+                const HeadTile other{&job, after, after->head_begin, after->num_tokens * job.group, w};
+                locate_unit(other, after->head_begin, after->piece_begin, next);
+            } else {
+                next = nullptr;
             }
             if constexpr (D == KVDtype::kInt8) {
                 gather_scales(kv, &views[unit], w.scales);
@@ -349,15 +355,17 @@ void attend_entry(const Job& job, const Entry& entry, const Workspace& w) {
 
 void run_entry(void* context, int64_t index, int thread) {
     const Job& job = *static_cast<const Job*>(context);
+    const Entry& entry = job.entries[index];
+    const Entry* after = index + 1 < job.num_entries ? &entry + 1 : nullptr;
     Workspace w;
     lay_out(*job.args->kv, job.tile_rows, job.workspaces + thread * job.workspace_bytes, &w);
     switch (job.args->kv->dtype) {
         case KVDtype::kFloat32:
-            return attend_entry<KVDtype::kFloat32>(job, job.entries[index], w);
+            return attend_entry<KVDtype::kFloat32>(job, entry, after, w);
         case KVDtype::kBFloat16:
-            return attend_entry<KVDtype::kBFloat16>(job, job.entries[index], w);
+            return attend_entry<KVDtype::kBFloat16>(job, entry, after, w);
         case KVDtype::kInt8:
-            return attend_entry<KVDtype::kInt8>(job, job.entries[index], w);
+            return attend_entry<KVDtype::kInt8>(job, entry, after, w);
     }
 }
 

@@ -27,7 +27,8 @@ struct FloatWeights {
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
     template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, VF (&sum)[ROWS][NV]) {
+    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, KVAhead::Cursor*,
+                      VF (&sum)[ROWS][NV]) {
         const int64_t k = args.k;
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
             if (FETCH) fetch_ahead<COLUMNS * 4>(w);
@@ -55,7 +56,7 @@ struct Bf16Weights {
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
     template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w,
+    static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w, KVAhead::Cursor*,
                       VF (&sum)[ROWS][NV]) {
         const int64_t pairs = (args.k + 1) / 2;
         for (int64_t i = 0; i < pairs; ++i, w += 2 * COLUMNS) {
@@ -83,7 +84,7 @@ struct Bf16Weights {
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
     template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w,
+    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w, KVAhead::Cursor*,
                       VF (&sum)[ROWS][NV]) {
         const int64_t k = args.k;
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {

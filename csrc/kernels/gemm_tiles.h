@@ -11,9 +11,9 @@
 //   kFetchRows              least rows of a block that is to fetch ahead
 //   Activation, Stored      what rows of activations and panels are made of
 //   panel_elements(args)    Stored elements of one panel
-//   block<ROWS, FETCH>(args, a, a_stride, panel, sum)
+//   block<ROWS, FETCH>(args, a, a_stride, panel, ahead, sum)
 //                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: later weights are fetched
-//                           meanwhile
+//                           meanwhile, and what `ahead` has, unless it is null
 #pragma once
 
 #include "kernels.h"
@@ -35,9 +35,21 @@ constexpr int64_t kPanelBytes = 32 << 10;
 // prefetch never faults.
 constexpr int64_t kFetchDistance = 8 << 10;
 template <int BYTES>
-[[gnu::always_inline]] inline void fetch_ahead(
-    const void* w) {  // not inline, gcc 12 drops the call: it returns nothing
-    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(static_cast<const char*>(w) + kFetchDistance + i, 0, 2);
+[[gnu::always_inline]] inline void fetch_lines(
+    const uint8_t* p) {  // not inline, gcc 12 drops the call: it returns nothing
+    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+template <int BYTES>
+[[gnu::always_inline]] inline void fetch_ahead(const void* w) {
+    fetch_lines<BYTES>(static_cast<const uint8_t*>(w) + kFetchDistance);
+}
+
+// Fetches a few lines of the KV that attention will read, and moves on. For loops that compute longer than they read.
+template <int LINES>
+[[gnu::always_inline]] inline void fetch_kv(const uint8_t** at, const uint8_t* end) {
+    if (*at >= end) return;
+    fetch_lines<64 * LINES>(*at);
+    *at += 64 * LINES;
 }
 
 template <class W>
@@ -52,14 +64,15 @@ struct LinearJob {
 };
 
 template <class W, int ROWS, bool FETCH>
-void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
+void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cursor* ahead) {
     const LinearArgs& args = *job.args;
     constexpr int NV = W::kVectors;
     const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args);
     VF sum[ROWS][NV];
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < NV; ++v) sum[r][v] = VF::zero();
-    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, sum);
+    if (FETCH && ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
+    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, ahead, sum);
     for (int v = 0; v < NV; ++v) {
         const int64_t column = (panel * NV + v) * VF::W;
         const int count = args.n - column < VF::W ? int(args.n - column) : VF::W;
@@ -78,30 +91,32 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel) {
 }
 
 template <class W, int ROWS = W::kMaxRows>
-void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bool first) {
+void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bool first, KVAhead::Cursor* ahead) {
     if constexpr (ROWS > 0) {
         if (count != ROWS)
-            compute_rows<W, ROWS - 1>(job, row, count, panel, first);
+            compute_rows<W, ROWS - 1>(job, row, count, panel, first, ahead);
         else if (first)
-            compute_block<W, ROWS, (ROWS >= W::kFetchRows)>(job, row, panel);
+            compute_block<W, ROWS, (ROWS >= W::kFetchRows)>(job, row, panel, ahead);
         else
-            compute_block<W, ROWS, false>(job, row, panel);
+            compute_block<W, ROWS, false>(job, row, panel, nullptr);
     }
 }
 
 template <class W>
-void linear_tile(void* context, int64_t tile, int) {
+void linear_tile(void* context, int64_t tile, int thread) {
     const LinearJob<W>& job = *static_cast<const LinearJob<W>*>(context);
     const int begin = job.begin, end = job.end;
     const int64_t first = tile * job.panels_per_tile;
     const int64_t last = first + job.panels_per_tile < job.num_panels ? first + job.panels_per_tile : job.num_panels;
     const int blocks = (end - begin + W::kMaxRows - 1) / W::kMaxRows;
+    // With one block the weights themselves keep the memory busy.
+    KVAhead::Cursor* ahead = job.args->ahead && blocks > 1 ? job.args->ahead->cursor(thread) : nullptr;
     for (int64_t next = first; next < last; next += job.panels_together) {
         const int64_t stop = next + job.panels_together < last ? next + job.panels_together : last;
         int row = begin;
         for (int b = 0; b < blocks; ++b) {  // equal blocks: 9 rows are 5 + 4, not 8 + 1
             const int count = (end - row + (blocks - b) - 1) / (blocks - b);
-            for (int64_t panel = next; panel < stop; ++panel) compute_rows<W>(job, row, count, panel, b == 0);
+            for (int64_t panel = next; panel < stop; ++panel) compute_rows<W>(job, row, count, panel, b == 0, ahead);
             row += count;
         }
     }

@@ -1,0 +1,60 @@
+#include "kv_ahead.h"
+
+#include <algorithm>
+
+namespace octavo {
+namespace {
+
+// More would push out of the third-level cache what was fetched first.
+constexpr int64_t kMostBytes = 6 << 20;
+// Of a sequence that decodes, perhaps with guessed tokens.
+constexpr int kMostNewTokens = 8;
+
+}  // namespace
+
+KVAhead::KVAhead(const KVPool& kv, int num_threads) : kv_(kv), cursors_(size_t(num_threads)) {}
+
+KVAhead::Cursor* KVAhead::cursor(int thread) { return &cursors_[size_t(thread)]; }
+
+void KVAhead::begin(int layer, int window, const int32_t* batch_rows, const int32_t* query_start_loc,
+                    const int32_t* seq_lens, int num_seqs) {
+    batch_rows_ = batch_rows, query_start_loc_ = query_start_loc, seq_lens_ = seq_lens, window_ = window;
+    tables_ = kv_.tables + int64_t{kv_.layer_group[layer]} * kv_.max_num_seqs * kv_.max_blocks_per_seq;
+    bytes_ = int64_t(kv_.block_bytes) / kv_.layers_per_page;
+    offset_ = kv_.layer_slot[layer] * bytes_;
+    const int64_t threads = int64_t(cursors_.size());
+    for (int64_t t = 0; t < threads; ++t) {
+        Cursor& cursor = cursors_[size_t(t)];
+        cursor = {};
+        cursor.seq = int(num_seqs * t / threads), cursor.last_seq = int(num_seqs * (t + 1) / threads);
+        cursor.bytes_left = kMostBytes;
+        if (cursor.seq < cursor.last_seq) cursor.block = first_block(cursor.seq);
+    }
+}
+
+void KVAhead::end() { std::fill(cursors_.begin(), cursors_.end(), Cursor{}); }
+
+int KVAhead::first_block(int seq) const {
+    const int first_new = seq_lens_[seq] - (query_start_loc_[seq + 1] - query_start_loc_[seq]);
+    return window_ > 0 && first_new >= window_ ? (first_new - window_ + 1) / kv_.block_size : 0;
+}
+
+void KVAhead::next_block(Cursor* cursor) const {
+    while (cursor->seq < cursor->last_seq) {
+        const int seq = cursor->seq, new_tokens = query_start_loc_[seq + 1] - query_start_loc_[seq];
+        const bool decodes = new_tokens > 0 && new_tokens <= kMostNewTokens;
+        // The block that is written in this step is in a cache, or will be.
+        if (decodes && cursor->bytes_left >= bytes_ && int64_t{cursor->block + 1} * kv_.block_size < seq_lens_[seq]) {
+            const int32_t block = tables_[int64_t{batch_rows_[seq]} * kv_.max_blocks_per_seq + cursor->block];
+            cursor->at = kv_.base + int64_t{block} * int64_t(kv_.block_bytes) + offset_;
+            cursor->end = cursor->at + bytes_;
+            cursor->bytes_left -= bytes_;
+            ++cursor->block;
+            return;
+        }
+        ++cursor->seq;
+        if (cursor->seq < cursor->last_seq) cursor->block = first_block(cursor->seq);
+    }
+}
+
+}  // namespace octavo
