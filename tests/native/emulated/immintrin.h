@@ -220,6 +220,28 @@ inline __m512 fmadd_ps(__m512 x, __m512 y, __m512 z) {
     F a = as<F>(x), b = as<F>(y), c = as<F>(z);
     return each([&](int i) { return std::fmaf(a.v[i], b.v[i], c.v[i]); });
 }
+inline __m512 fnmadd_ps(__m512 x, __m512 y, __m512 z) {
+    F a = as<F>(x), b = as<F>(y), c = as<F>(z);
+    return each([&](int i) { return std::fmaf(-a.v[i], b.v[i], c.v[i]); });
+}
+inline __m512 abs_ps(__m512 x) {
+    F a = as<F>(x);
+    return each([&](int i) { return std::fabs(a.v[i]); });
+}
+inline __m128i cvtepi32_epi8(__m512i x) {
+    I a = as<I>(x);
+    int8_t bytes[16];
+    for (int i = 0; i < 16; ++i) bytes[i] = int8_t(uint8_t(a.v[i]));
+    __m128i r;
+    std::memcpy(&r, bytes, 16);
+    return r;
+}
+inline int reduce_add_epi32(__m512i x) {
+    I a = as<I>(x);
+    uint32_t sum = 0;
+    for (int v : a.v) sum += uint32_t(v);
+    return int(sum);
+}
 inline __m512 roundscale_ps(__m512 x, int) {
     F a = as<F>(x);
     return each([&](int i) { return std::nearbyintf(a.v[i]); });
@@ -395,6 +417,14 @@ inline __m512 cvtph_ps(__m256i x) {
 #define _mm512_scalef_ps octavo_emulated::scalef_ps
 #undef _mm512_fmadd_ps
 #define _mm512_fmadd_ps octavo_emulated::fmadd_ps
+#undef _mm512_fnmadd_ps
+#define _mm512_fnmadd_ps octavo_emulated::fnmadd_ps
+#undef _mm512_abs_ps
+#define _mm512_abs_ps octavo_emulated::abs_ps
+#undef _mm512_cvtepi32_epi8
+#define _mm512_cvtepi32_epi8 octavo_emulated::cvtepi32_epi8
+#undef _mm512_reduce_add_epi32
+#define _mm512_reduce_add_epi32 octavo_emulated::reduce_add_epi32
 #undef _mm512_roundscale_ps
 #define _mm512_roundscale_ps octavo_emulated::roundscale_ps
 #undef _mm512_reduce_add_ps
