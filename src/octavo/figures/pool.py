@@ -28,6 +28,9 @@ class Done(NamedTuple):
 
 Watcher = Callable[[Job, Done], None]
 
+_LOOK_S = 0.2
+"""Between looks whether Ctrl-C was pressed."""
+
 
 def run_jobs(jobs: Iterable[Job], num_workers: int, watch: Watcher = lambda job, done: None) -> dict[Job, Done]:
     """Run each distinct job once.
@@ -70,44 +73,57 @@ def _run_apart(jobs: list[Job], num_workers: int, keep: Watcher) -> None:
     context = multiprocessing.get_context("spawn")
     workers: dict[Connection, BaseProcess] = {}
     waiting, busy = jobs[::-1], dict[Connection, Job]()
-    try:
-        for _ in range(num_workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
-            with _deaf_children():
-                process.start()
+    with _noted_ctrl_c() as look:
+        try:
+            for _ in range(num_workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs,), daemon=True)
+                with _deaf_children():
+                    process.start()
                 workers[ours] = process
-            theirs.close()
-            _hand_out(ours, waiting, busy)
-        while busy:
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
-                keep(*_receive(pipe, busy))
-                _hand_out(pipe, waiting, busy)
+                theirs.close()
+                _hand_out(ours, waiting, busy)
+                look()
+            while busy:
+                for pipe in wait(list(busy), timeout=_LOOK_S):
+                    assert isinstance(pipe, Connection)
+                    keep(*_receive(pipe, busy))
+                    _hand_out(pipe, waiting, busy)
+                look()
+        finally:
+            _stop(workers)
+
+
+@contextmanager
+def _noted_ctrl_c() -> Iterator[Callable[[], None]]:
+    """A function that raises KeyboardInterrupt if Ctrl-C was pressed, which by itself raises nothing meanwhile: in the
+    middle of a start it would leave half a child, and in a finaliser it would be swallowed."""
+    pressed: list[int] = []
+
+    def look() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield look
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield look
     finally:
-        _stop(workers)
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
     """Processes started meanwhile never hear Ctrl-C, which reaches the whole group: the parent ends its workers itself.
-
-    Children inherit the mask. To the parent a Ctrl-C comes when it is over: another thread may take the signal while
-    this one is deaf, and an exception in the middle of a start would leave half a child.
-    """
+    Children inherit the mask."""
     resource_tracker.ensure_running()  # else the first start does it, and unblocks the signal
-    pressed: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number)) if is_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if is_main:
-            signal.signal(signal.SIGINT, handler)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 def _hand_out(pipe: Connection, waiting: list[Job], busy: dict[Connection, Job]) -> None:

@@ -93,7 +93,7 @@ def _serve(config: EngineConfig, requests: list[EngineRequest], rng: random.Rand
         while left and due_s <= time.monotonic():
             arrivals.append(len(plans))
             loop.add(left.pop(0))
-            due_s += rng.expovariate(1 / 0.004)
+            due_s += rng.expovariate(1 / 0.001)
         for delta in loop.step().deltas:
             assert set(delta.token_ids) <= {TOKEN}
     assert core.audit() == []
