@@ -183,7 +183,7 @@ def erasure_before_reuse() -> None:
 
 @history
 def audited_tiny_pool() -> None:
-    scenarios.tiny_pool(way="swap", count=40, watch=audited)
+    scenarios.tiny_pool(way="swap", count=40, room=340, watch=audited)
 
 
 @history

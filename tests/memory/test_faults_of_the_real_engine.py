@@ -15,7 +15,6 @@ import pytest
 
 from memory.quick_histories import HISTORIES
 from memory.worker_faults import WORKER_FAULTS
-from octavo import _native
 from octavo.engine import build
 from property.faults import FAULTS, short_keys
 from property.test_planted_faults import BROKEN_SWITCH
@@ -153,13 +152,6 @@ CAUGHT_BY = {fault: history for history, faults in BROKEN_BY.items() for fault i
 
 PAGE = TESTS.parent / "docs" / "testing.md"
 BEGIN, END = "<!-- planted faults: begin -->\n", "<!-- planted faults: end -->\n"
-
-
-@pytest.fixture(autouse=True)
-def the_same_bits_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which preemptions a history comes to depends on its tokens, and near ties among them on the kernel path."""
-    if "avx2" in _native.supported_paths():
-        monkeypatch.setenv("OCTAVO_ISA", "avx2")
 
 
 @cache
