@@ -311,6 +311,7 @@ void Program::prepare(const StepInput& in) {
                   in.batch_rows[i]);
         for (auto& rope : ropes_) rope->serve(in.seq_lens[i] - 1);
     }
+    look_ahead(0, in);
 }
 
 void Program::release_unselected(int64_t num_selected) {
@@ -396,11 +397,12 @@ void Program::execute(const Op& op, const StepInput& in) {
         case Op::Kind::kWriteKV:
             return kernels_.write_kv(written, pool_);
         case Op::Kind::kAttention:
-            return kernels_.attention(
+            kernels_.attention(
                 {&kv_, op.layer, rows.x, rows.x_stride, rows.out, rows.out_stride, int(op.x.width / kv_.head_dim),
                  op.number, op.window, in.batch_rows, in.query_start_loc, in.seq_lens, int(in.num_seqs),
                  attention_scratch_.as<void>(), attention_scratch_.size()},
                 pool_);
+            return look_ahead(size_t(&op - ops_.data()) + 1, in);
         case Op::Kind::kRmsNorm:
             rows.weight = op.vector.data(), rows.eps = op.number;
             return kernels_.rms_norm(rows, pool_);
@@ -452,7 +454,6 @@ void Program::execute_timed(const StepInput& input) {
     };
     double before = now();
     for (size_t i = 0; i < ops_.size(); ++i) {
-        if (i == 0 || ops_[i - 1].kind == Op::Kind::kAttention) look_ahead(i, input);
         execute(ops_[i], input);
         const double after = now();
         op_seconds_[i] += after - before;
@@ -465,14 +466,10 @@ Program::Result Program::run(const StepInput& input) {
     check(input);
     const ThreadPoolStep step(pool_);
     prepare(input);
-    if (!op_seconds_.empty()) {
+    if (!op_seconds_.empty())
         execute_timed(input);
-    } else {
-        for (size_t i = 0; i < ops_.size(); ++i) {
-            if (i == 0 || ops_[i - 1].kind == Op::Kind::kAttention) look_ahead(i, input);
-            execute(ops_[i], input);
-        }
-    }
+    else
+        for (const Op& op : ops_) execute(op, input);
     return {at(output_), rows_of(output_.slot, input), output_.width, slots_[size_t(output_.slot)].width};
 }
 

@@ -304,6 +304,10 @@ inline VF scale_pow2(const VF& a, const VF& n) {
 
 #endif
 
+// Asks for a cache line, into the second-level cache. Always inline: a function that only prefetches returns nothing,
+// and gcc 12 drops calls of it.
+[[gnu::always_inline]] inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
+
 // Sum of the lanes: halves are added until one is left.
 inline float reduce_add(const VF& a) {
     float t[VF::W];

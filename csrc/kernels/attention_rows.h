@@ -74,8 +74,6 @@ template <KVDtype D>
     if constexpr (D == KVDtype::kFloat32) return VF::load_n(reinterpret_cast<const float*>(p), n);
 }
 
-inline void prefetch_l2(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
-
 #if defined(OCTAVO_ISA_avx512)
 // Queries are bf16 pairs in 32-bit units.
 template <int R, int V>

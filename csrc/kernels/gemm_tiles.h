@@ -35,21 +35,15 @@ constexpr int64_t kPanelBytes = 32 << 10;
 // prefetch never faults.
 constexpr int64_t kFetchDistance = 8 << 10;
 template <int BYTES>
-[[gnu::always_inline]] inline void fetch_lines(
-    const uint8_t* p) {  // not inline, gcc 12 drops the call: it returns nothing
-    for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(p + i, 0, 2);
-}
-template <int BYTES>
 [[gnu::always_inline]] inline void fetch_ahead(const void* w) {
-    fetch_lines<BYTES>(static_cast<const uint8_t*>(w) + kFetchDistance);
+    for (int i = 0; i < BYTES; i += 64) prefetch_l2(static_cast<const uint8_t*>(w) + kFetchDistance + i);
 }
 
 // Fetches a few lines of the KV that attention will read, and moves on. For loops that compute longer than they read.
 template <int LINES>
 [[gnu::always_inline]] inline void fetch_kv(const uint8_t** at, const uint8_t* end) {
     if (*at >= end) return;
-    fetch_lines<64 * LINES>(*at);
-    *at += 64 * LINES;
+    for (int i = 0; i < LINES; ++i, *at += 64) prefetch_l2(*at);
 }
 
 template <class W>
