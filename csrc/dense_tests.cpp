@@ -38,9 +38,10 @@ void require_shape(const Array& rows, size_t num_rows, size_t width, const char*
 
 void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<float>& bias, const Rows& out,
                  ThreadPool& pool, const std::vector<float>& norm, float eps, const std::optional<ConstRows>& up,
-                 bool add) {
+                 bool add, bool gated) {
     require_shape(x, x.shape(0), size_t(weight.k), "x must be [M, k]");
-    require_shape(out, x.shape(0), size_t(weight.n), "out must be [M, n]");
+    require(!gated || (weight.has_halves() && !add), "gated wants a weight in halves, and no sum");
+    require_shape(out, x.shape(0), size_t(gated ? weight.n / 2 : weight.n), "out must be [M, n], gated half as wide");
     require(bias.empty() || int64_t(bias.size()) == weight.n, "bias must hold n values");
     require(norm.empty() || int64_t(norm.size()) == weight.k, "norm must hold k values");
     require(norm.empty() || !up, "up does not go with a norm");
@@ -50,7 +51,8 @@ void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<flo
     args.weight = weight.memory.data, args.format = weight.format;
     args.n = weight.n, args.k = weight.k;
     args.bias = bias.empty() ? nullptr : bias.data();
-    args.out = out.data(), args.out_stride = out.stride(0), args.add = add;
+    args.out = out.data(), args.out_stride = out.stride(0);
+    args.output = gated ? LinearArgs::Output::kSiluMul : add ? LinearArgs::Output::kAdd : LinearArgs::Output::kStore;
     args.num_tokens = int(x.shape(0));
     args.scratch = thread_scratch(weight.kernels->linear_scratch_bytes(weight.k, args.num_tokens, weight.format));
     if (!norm.empty()) args.input = LinearArgs::Input::kRmsNorm, args.norm = norm.data(), args.eps = eps;
@@ -183,8 +185,11 @@ void bind_dense_tests(nb::module_& m) {
     m.def("linear", &call_linear, nb::arg("x").noconvert(), nb::arg("weight"), nb::arg("bias"),
           nb::arg("out").noconvert(), nb::arg("pool"), nb::kw_only(), nb::arg("norm") = std::vector<float>(),
           nb::arg("eps") = 0.0f, nb::arg("up").noconvert().none() = nb::none(), nb::arg("add") = false,
+          nb::arg("gated") = false,
           "One call of the weight's linear kernel, checked; for tests and benchmarks. An empty bias means none. With\n"
-          "`norm` x is normalised first, with `up` it becomes silu(x) * up; `add`: to what is in out.");
+          "`norm` x is normalised first, with `up` it becomes silu(x) * up; `add`: to what is in out; `gated`: silu of "
+          "the\n"
+          "first half of the columns times the second.");
     m.def("embedding", &call_embedding, nb::arg("table"), nb::arg("token_ids").noconvert(), nb::arg("out").noconvert(),
           nb::arg("pool"), "One call of the table's embedding kernel, checked; for tests.");
     m.def("rms_norm", &call_rms_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),

@@ -121,7 +121,10 @@ struct LinearArgs {
     float eps = 0.0f;             // kRmsNorm
     const float* up = nullptr;    // kSiluMul: [num_tokens, k]; x is the gate
     int64_t up_stride = 0;
-    bool add = false;  // to what is in out
+
+    // What becomes of the product: out itself; added to what is in out; or, if its two halves of columns begin at
+    // panels (panel_columns), silu of the first times the second, [num_tokens, n / 2], as the op would make it.
+    enum class Output : uint8_t { kStore, kAdd, kSiluMul } output = Output::kStore;
 
     KVAhead* ahead = nullptr;  // may be fetched meanwhile
 };
@@ -171,6 +174,7 @@ struct Kernels {
     double (*row_exp)(const float* x, int64_t n, float max, float factor, float* p, float* block_sum);
     int64_t (*count_above)(const float* x, int64_t n, float value);
     int64_t (*packed_bytes)(int64_t n, int64_t k, const WeightFormat& format);
+    int (*panel_columns)(const WeightFormat& format);  // rows of the weight that lie together
     size_t (*linear_scratch_bytes)(int64_t k, int max_num_tokens, const WeightFormat& format);
     void (*pack)(const PackArgs&, ThreadPool&);
     void (*linear)(const LinearArgs&, ThreadPool&);

@@ -85,7 +85,7 @@ struct Program::Op {
     const Matrix* matrix = nullptr;
     std::vector<float> vector{};  // norm weight or bias
     ProductInput input{};
-    bool add = false;
+    LinearArgs::Output output = LinearArgs::Output::kStore;
     float number = 0.0f;  // eps or scale
     int layer = 0;
     int window = 0;
@@ -181,10 +181,11 @@ void Program::check_product(const ProductInput& input, const Matrix& weight, con
     if (input.up.width != input.x.width) refuse("up", "must be as wide as the gate");
 }
 
-void Program::add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out, bool add) {
+void Program::add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out,
+                          LinearArgs::Output output) {
     if (out.slot == input.x.slot || out.slot == input.up.slot) refuse("out", "must be another slot than the inputs");
     Op op{Op::Kind::kLinear};
-    op.x = input.x, op.out = out, op.add = add;
+    op.x = input.x, op.out = out, op.output = output;
     op.input = std::move(input), op.matrix = &weight, op.vector = std::move(bias);
     linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.format));
     ops_.push_back(std::move(op));
@@ -195,14 +196,21 @@ void Program::linear(ProductInput input, const Matrix& weight, std::vector<float
     View to = check_out(out, weight.n, slots_[size_t(input.x.slot)].selected, {});
     to.offset = first_column;
     check_view("first_column", to);
-    add_product(std::move(input), weight, std::move(bias), to, false);
+    add_product(std::move(input), weight, std::move(bias), to, LinearArgs::Output::kStore);
 }
 
 void Program::linear_add(ProductInput input, const Matrix& weight, std::vector<float> bias, View into) {
     check_product(input, weight, bias);
     check_rows("into", into, slots_[size_t(input.x.slot)].selected);
     if (into.width != weight.n) refuse("into", "must be as wide as the weight has rows");
-    add_product(std::move(input), weight, std::move(bias), into, true);
+    add_product(std::move(input), weight, std::move(bias), into, LinearArgs::Output::kAdd);
+}
+
+void Program::linear_silu_mul(ProductInput input, const Matrix& weight, std::vector<float> bias, int out) {
+    check_product(input, weight, bias);
+    if (!weight.has_halves()) refuse("weight", "must have two halves of rows that both begin at panels");
+    const View to = check_out(out, weight.n / 2, slots_[size_t(input.x.slot)].selected, {});
+    add_product(std::move(input), weight, std::move(bias), to, LinearArgs::Output::kSiluMul);
 }
 
 void Program::check_rotary(const char* name, const View& x, size_t half, int64_t head_dim) const {
@@ -338,7 +346,7 @@ void Program::multiply(const Op& op, int num_rows) {
     args.weight = op.matrix->memory.data, args.format = op.matrix->format;
     args.n = op.matrix->n, args.k = op.matrix->k;
     args.bias = op.vector.empty() ? nullptr : op.vector.data();
-    args.out = at(op.out), args.out_stride = stride(op.out), args.add = op.add;
+    args.out = at(op.out), args.out_stride = stride(op.out), args.output = op.output;
     args.num_tokens = num_rows;
     args.scratch = linear_scratch_.as<void>();
     if (!op.input.norm.empty()) {
@@ -441,7 +449,8 @@ std::vector<std::pair<std::string, double>> Program::profile() {
 std::string Program::name_of(const Op& op) {
     if (op.kind != Op::Kind::kLinear) return kOpNames[int(op.kind)];
     const std::string input = !op.input.norm.empty() ? "rms_norm_" : op.input.up.slot >= 0 ? "silu_mul_" : "";
-    return input + kOpNames[int(op.kind)] + (op.add ? "_add " : " ") + std::to_string(op.matrix->n) + "x" +
+    constexpr const char* outputs[] = {" ", "_add ", "_silu_mul "};  // in the order of LinearArgs::Output
+    return input + kOpNames[int(op.kind)] + outputs[int(op.output)] + std::to_string(op.matrix->n) + "x" +
            std::to_string(op.matrix->k);
 }
 

@@ -25,6 +25,9 @@ class Matrix {
     void pack(const void* rows, const float* scales, const float* minimums, int64_t first_row, int64_t num_rows,
               ThreadPool& pool);
 
+    // Whether both halves of its rows begin at panels, as linear_silu_mul wants it.
+    bool has_halves() const { return n % (2 * int64_t{kernels->panel_columns(format)}) == 0; }
+
     const Kernels* kernels;
     int64_t n;
     int64_t k;
@@ -80,6 +83,8 @@ class Program {
     // Into columns [first_column, first_column + weight.n) of `out`.
     void linear(ProductInput input, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column = 0);
     void linear_add(ProductInput input, const Matrix& weight, std::vector<float> bias, View into);  // adds to it
+    // silu of the first half of the product's columns times the second.
+    void linear_silu_mul(ProductInput input, const Matrix& weight, std::vector<float> bias, int out);
     void rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position);
     void write_kv(int layer, View key, View value);
     void rotary_write_kv(View query, View key, std::vector<double> inv_freq, double scale, int64_t head_dim,
@@ -126,7 +131,8 @@ class Program {
     View check_out(int out, int64_t width, bool selected, std::initializer_list<View> inputs) const;
     void check_matrix(const Matrix& matrix) const;
     void check_product(const ProductInput& input, const Matrix& weight, const std::vector<float>& bias) const;
-    void add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out, bool add);
+    void add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out,
+                     LinearArgs::Output output);
     void reach_back(int layer, int32_t window);
     void check_rotary(const char* name, const View& x, size_t half, int64_t head_dim) const;
     void check_written(int layer, const View& key, const View& value);

@@ -73,6 +73,15 @@ void multiply(Program& self, ProductInput input, const Matrix& weight, std::vect
     self.linear_add(std::move(input), weight, std::move(bias), view(into));
 }
 
+// A product that ends in a gate.
+struct Gated {
+    int out;
+};
+
+void multiply(Program& self, ProductInput input, const Matrix& weight, std::vector<float> bias, const Gated& gated) {
+    self.linear_silu_mul(std::move(input), weight, std::move(bias), gated.out);
+}
+
 template <class... Out>
 void plain_linear(Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, const Out&... out) {
     multiply(self, {view(x)}, weight, std::move(bias), out...);
@@ -156,6 +165,7 @@ void bind_program(nb::module_& m) {
         .def_ro("format", &Matrix::format)
         .def_ro("n", &Matrix::n)
         .def_ro("k", &Matrix::k)
+        .def_prop_ro("has_halves", &Matrix::has_halves, "Whether both halves of its rows begin at panels.")
         .def_prop_ro("nbytes", [](const Matrix& self) { return self.bytes; });
 
     nb::class_<Program>(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).")
@@ -175,6 +185,18 @@ void bind_program(nb::module_& m) {
         .def("linear", &plain_linear<int, int64_t>, nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("out"),
              nb::arg("first_column") = 0, nb::keep_alive<1, 3>())
         .def("linear_add", &plain_linear<ViewTuple>, nb::keep_alive<1, 3>())
+        .def(
+            "linear_silu_mul",
+            [](Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, int out) {
+                plain_linear(self, x, weight, std::move(bias), Gated{out});
+            },
+            nb::keep_alive<1, 3>())
+        .def(
+            "rms_norm_linear_silu_mul",
+            [](Program& self, const ViewTuple& x, std::vector<float> norm, float eps, const Matrix& weight,
+               std::vector<float> bias,
+               int out) { rms_norm_linear(self, x, std::move(norm), eps, weight, std::move(bias), Gated{out}); },
+            nb::keep_alive<1, 5>())
         .def("rms_norm_linear", &rms_norm_linear<int, int64_t>, nb::arg("x"), nb::arg("norm"), nb::arg("eps"),
              nb::arg("weight"), nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0, nb::keep_alive<1, 5>())
         .def("rms_norm_linear_add", &rms_norm_linear<ViewTuple>, nb::keep_alive<1, 5>())

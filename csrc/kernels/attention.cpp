@@ -16,7 +16,10 @@ namespace octavo::OCTAVO_ISA {
 namespace {
 
 constexpr int kTileRows = 96;         // rows that share one pass over keys and values
-constexpr int kEntriesPerThread = 8;  // evenness wanted: no entry much above 1 / (8 * threads) of the work
+// Evenness wanted. Heads are taken apart, which costs nothing, until no entry is above 1 / (32 * threads) of the work;
+// pieces, which then have to be joined, until none is much above 1 / (8 * threads).
+constexpr int kHeadEntriesPerThread = 32;
+constexpr int kEntriesPerThread = 8;
 
 struct Entry {
     int seq;
@@ -444,10 +447,11 @@ void plan(Job* job, int num_threads) {
     int64_t total = 0;
     for_each_tile(a, job->group, [&](const Entry& e, int64_t cost) { total += cost * e.head_end; });
     const int64_t target = 1 + total / (int64_t{num_threads} * kEntriesPerThread);
+    const int64_t fine = 1 + total / (int64_t{num_threads} * kHeadEntriesPerThread);
     int64_t used_slots = 0;
     for_each_tile(a, job->group, [&](Entry e, int64_t cost) {
         const int heads = e.head_end;
-        if (num_threads == 1 || cost * heads <= target) {
+        if (num_threads == 1 || cost * heads <= fine) {
             job->entries[job->num_entries++] = e;
             return;
         }

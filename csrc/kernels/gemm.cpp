@@ -98,9 +98,11 @@ void linear_of_floats(const LinearArgs& args, ThreadPool& pool) {
 
 }  // namespace
 
+int panel_columns(const WeightFormat& format) { return format.in_groups() ? kGroupColumns : COLUMNS; }
+
 int64_t packed_bytes(int64_t n, int64_t k, const WeightFormat& format) {
-    if (format.in_groups()) return (n + kGroupColumns - 1) / kGroupColumns * GroupLayout(format).panel_bytes(k);
-    const int64_t panels = (n + COLUMNS - 1) / COLUMNS;
+    const int64_t columns = panel_columns(format), panels = (n + columns - 1) / columns;
+    if (format.in_groups()) return panels * GroupLayout(format).panel_bytes(k);
     return format.kind == Kind::kBFloat16 ? panels * Bf16Weights::panel_elements(k) * 2
                                           : panels * FloatWeights::panel_elements(k) * 4;
 }

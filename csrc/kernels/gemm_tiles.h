@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "rows.h"
 #include "simd.h"
 
 namespace octavo::OCTAVO_ISA {
@@ -51,31 +52,55 @@ struct LinearJob {
     const LinearArgs* args;
     const typename W::Activation* a;
     int64_t a_stride;
-    int64_t num_panels;
+    int64_t num_panels;  // with kSiluMul those of the gate; as many of up follow
     int64_t panels_per_tile;
     int64_t panels_together;
     int begin, end;  // rows
 };
 
+// Not inline: twice in the gated product, and a call is nothing beside a block.
+template <class W, int ROWS, bool FETCH>
+[[gnu::noinline]] void multiply_panel(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cursor* ahead,
+                                      VF (&sum)[ROWS][W::kVectors]) {
+    const LinearArgs& args = *job.args;
+    const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args);
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < W::kVectors; ++v) sum[r][v] = VF::zero();
+    if (FETCH && ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
+    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, ahead, sum);
+    if (!args.bias) return;
+    for (int v = 0; v < W::kVectors; ++v) {
+        const int64_t column = (panel * W::kVectors + v) * VF::W;
+        const int count = args.n - column < VF::W ? int(args.n - column) : VF::W;
+        if (count <= 0) return;
+        const VF bias = VF::load_n(args.bias + column, count);
+        for (int r = 0; r < ROWS; ++r) sum[r][v] = sum[r][v] + bias;
+    }
+}
+
 template <class W, int ROWS, bool FETCH>
 void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cursor* ahead) {
     const LinearArgs& args = *job.args;
     constexpr int NV = W::kVectors;
-    const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args);
     VF sum[ROWS][NV];
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < NV; ++v) sum[r][v] = VF::zero();
-    if (FETCH && ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
-    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, ahead, sum);
+    multiply_panel<W, ROWS, FETCH>(job, row, panel, ahead, sum);
+    if (args.output == LinearArgs::Output::kSiluMul) {
+        VF up[ROWS][NV];
+        multiply_panel<W, ROWS, FETCH>(job, row, job.num_panels + panel, ahead, up);
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < NV; ++v)
+                silu_mul_of(sum[r][v], up[r][v])
+                    .store(args.out + (row + r) * args.out_stride + (panel * NV + v) * VF::W);
+        return;
+    }
     for (int v = 0; v < NV; ++v) {
         const int64_t column = (panel * NV + v) * VF::W;
         const int count = args.n - column < VF::W ? int(args.n - column) : VF::W;
         if (count <= 0) return;
-        const VF bias = args.bias ? VF::load_n(args.bias + column, count) : VF::zero();
         for (int r = 0; r < ROWS; ++r) {
             float* out = args.out + (row + r) * args.out_stride + column;
-            VF value = args.bias ? sum[r][v] + bias : sum[r][v];
-            if (args.add) value = VF::load_n(out, count) + value;
+            VF value = sum[r][v];
+            if (args.output == LinearArgs::Output::kAdd) value = VF::load_n(out, count) + value;
             if (count == VF::W)
                 value.store(out);
             else
@@ -128,6 +153,21 @@ int rows_per_chunk(int num_rows, int64_t a_stride) {
     return int(blocks * max_rows);
 }
 
+// As many as have kPanelBytes, but some tiles for each thread; of the sizes from there down to half of it the one that
+// leaves the threads most even.
+inline int64_t panels_per_tile(int64_t num_panels, int64_t panel_bytes, int64_t num_threads) {
+    const int64_t at_least = (kPanelBytes + panel_bytes - 1) / panel_bytes;
+    const int64_t at_most = num_panels / (4 * num_threads);
+    const int64_t most = at_least < at_most ? at_least : at_most > 1 ? at_most : 1;
+    int64_t best = most, least_time = INT64_MAX;
+    for (int64_t panels = most; panels >= 1 && 2 * panels >= most; --panels) {
+        const int64_t tiles = (num_panels + panels - 1) / panels;
+        const int64_t time = (tiles + num_threads - 1) / num_threads * panels;  // of the thread with most, in panels
+        if (time < least_time) best = panels, least_time = time;
+    }
+    return best;
+}
+
 template <class W>
 void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t a_stride, ThreadPool& pool) {
     LinearJob<W> job{};
@@ -135,11 +175,10 @@ void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t
     job.a = a;
     job.a_stride = a_stride;
     constexpr int columns = W::kVectors * VF::W;
-    job.num_panels = (args.n + columns - 1) / columns;
-    const int64_t panel_bytes = W::panel_elements(args) * int64_t(sizeof(typename W::Stored));
-    const int64_t at_least = (kPanelBytes + panel_bytes - 1) / panel_bytes;
-    const int64_t at_most = job.num_panels / (4 * pool.size());  // some tiles for each thread
-    job.panels_per_tile = at_least < at_most ? at_least : at_most > 1 ? at_most : 1;
+    const bool gated = args.output == LinearArgs::Output::kSiluMul;
+    job.num_panels = gated ? args.n / columns / 2 : (args.n + columns - 1) / columns;
+    const int64_t panel_bytes = (gated ? 2 : 1) * W::panel_elements(args) * int64_t(sizeof(typename W::Stored));
+    job.panels_per_tile = panels_per_tile(job.num_panels, panel_bytes, pool.size());
     job.panels_together = panel_bytes < kTogetherBytes ? kTogetherBytes / panel_bytes : 1;
     const int64_t tiles = (job.num_panels + job.panels_per_tile - 1) / job.panels_per_tile;
     const int rows = rows_per_chunk<W>(args.num_tokens, a_stride);

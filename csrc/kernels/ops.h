@@ -13,6 +13,7 @@ float row_max(const float* x, int64_t n, float* block_max, bool* has_nan);
 double row_exp(const float* x, int64_t n, float max, float factor, float* p, float* block_sum);
 int64_t count_above(const float* x, int64_t n, float value);
 int64_t packed_bytes(int64_t n, int64_t k, const WeightFormat& format);
+int panel_columns(const WeightFormat& format);
 size_t linear_scratch_bytes(int64_t k, int max_num_tokens, const WeightFormat& format);
 void pack(const PackArgs& args, ThreadPool& pool);
 void linear(const LinearArgs& args, ThreadPool& pool);

@@ -22,6 +22,7 @@ const Kernels table = {
     row_exp,
     count_above,
     packed_bytes,
+    panel_columns,
     linear_scratch_bytes,
     pack,
     linear,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo import _native
 from octavo.backends import cpu
 from octavo.backends.cpu import CpuBackend, _Recorder
 from octavo.backends.fusion import fuse, last_uses
@@ -21,8 +22,8 @@ ROPE = RopeParams(inv_freq=(1.0, 0.1), max_position=64)
 class Shape:
     """A weight, as far as recording looks at it."""
 
-    def __init__(self, n: int, k: int) -> None:
-        self.n, self.k = n, k
+    def __init__(self, n: int, k: int, *, has_halves: bool = True) -> None:
+        self.n, self.k, self.has_halves = n, k, has_halves
 
 
 WIDE, TABLE = Shape(8, 8), Shape(11, 8)
@@ -66,9 +67,9 @@ def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> 
     calls = fuse(recorder.calls, result)
     assert [call.method for call in calls] == [
         "embedding",
-        *("rms_norm_linear", "rotary_write_kv", "attention", "linear_add", "rms_norm_linear", "silu_mul_linear_add"),
+        *("rms_norm_linear", "rotary_write_kv", "attention", "linear_add", "rms_norm_linear_silu_mul", "linear_add"),
         *("rms_norm_linear", "rotary_write_kv", "attention"),
-        *("select", "select", "linear_add", "rms_norm_linear", "silu_mul_linear_add"),  # the last layer's
+        *("select", "select", "linear_add", "rms_norm_linear_silu_mul", "linear_add"),  # the last layer's
         "rms_norm_linear",
     ]
     assert last_uses(calls, result)[result.root] == len(calls)
@@ -154,6 +155,27 @@ def test_a_sum_into_a_part_is_joined() -> None:
     assert methods(build) == ["embedding", "linear", "embedding", "linear_add", "silu_mul"]
 
 
+def gate_of(weight: Any, take: Callable[[Any, Any], tuple[Any, Any]], *, again: bool = False) -> list[str]:
+    def build(ops: Any) -> Any:
+        product = ops.linear(ops.embedding(TABLE), weight)
+        gated = ops.silu_mul(*take(*ops.split(product, (weight.n // 2, weight.n // 2))))
+        return ops.silu_mul(gated, ops.split(product, (8, 8))[0]) if again else gated
+
+    return methods(build)
+
+
+def test_a_gate_joins_the_product_whose_halves_it_takes() -> None:
+    assert gate_of(Shape(16, 8), lambda gate, up: (gate, up)) == ["embedding", "linear_silu_mul"]
+    for apart in (
+        gate_of(Shape(16, 8), lambda gate, up: (up, gate)),
+        gate_of(Shape(16, 8), lambda gate, up: (gate, gate)),
+        gate_of(Shape(16, 8, has_halves=False), lambda gate, up: (gate, up)),
+    ):
+        assert apart == ["embedding", "linear", "silu_mul"]
+    read_by_another = gate_of(Shape(16, 8), lambda gate, up: (gate, up), again=True)
+    assert read_by_another == ["embedding", "linear", "silu_mul", "silu_mul"]
+
+
 def test_only_the_key_that_was_rotated_with_its_query_is_written_with_them() -> None:
     other_rope = RopeParams(inv_freq=(1.0, 0.1), max_position=63)
 
@@ -212,6 +234,17 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
     def sum_of_all_and_selected(ops: Any, matrix: Any) -> Any:
         x, y = ops.embedding(matrix(5, 8)), ops.select(ops.embedding(matrix(5, 8)))
         return ops.add(x, ops.linear(y, matrix(8, 8)))
+
+    native = _native.Program("portable", one_block_kv(CpuBackend("float32", isa="portable")), _native.ThreadPool(1), 4)
+    slots = [native.add_slot(width, selected) for width, selected in ((8, False), (16, False), (16, True))]
+    weight = CpuBackend("float32", isa="portable").matrix([np.ones((40, 8), np.float32)])
+    with pytest.raises(ValueError, match="^weight: must have two halves of rows that both begin at panels"):
+        native.linear_silu_mul((slots[0], 0, 8), weight, [], slots[1])
+    weight = CpuBackend("float32", isa="portable").matrix([np.ones((32, 8), np.float32)])
+    with pytest.raises(ValueError, match="^out: must have a row for every token"):
+        native.linear_silu_mul((slots[0], 0, 8), weight, [], slots[2])
+    with pytest.raises(ValueError, match="^out: must be another slot than the inputs"):
+        native.linear_silu_mul((slots[1], 0, 8), weight, [], slots[1])
 
     for build, match in [
         (sum_of_two_widths, r"^y: must be as wide as x"),

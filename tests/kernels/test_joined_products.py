@@ -64,6 +64,15 @@ class Case:
         return out.result()
 
 
+    def gated(self, kind: str, rows: Any, pool: Any) -> Any:
+        out = Guarded(len(rows), len(self.bias) // 2)
+        more: dict[str, Any] = {"norm": self.norm.tolist(), "eps": EPS} if kind == "rms_norm" else {}
+        _native.linear(
+            poisoned(self.x[rows]), self.weight.matrix, self.bias.tolist(), out.rows, pool, gated=True, **more
+        )
+        return out.result()
+
+
 @pytest.mark.parametrize("isa", PATHS)
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("shape", SOME_SHAPES, ids=str)
@@ -80,6 +89,37 @@ def test_bits_are_those_of_the_ops_apart(
         for add in (False, True):
             expected = case.there[rows] + whole[rows] if add else whole[rows]
             assert np.array_equal(case.joined(kind, rows, pools[count % 3], add=add), expected)
+
+
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("inner,k", [(96, 31), (48, 64), (144, 129), (1536, 40)])
+def test_a_gated_product_has_the_bits_of_product_and_gate(
+    isa: str, kept: str, inner: int, k: int, pools: list[Any]
+) -> None:
+    """Gate and up are the halves of one weight, with and without a bias, over plain and normalised rows."""
+    case = Case((2 * inner, k), isa, kept)
+    assert case.weight.matrix.has_halves
+    for kind in ("rows", "rms_norm"):
+        whole = case.apart(kind, np.arange(512), pools[0])
+        expected = np.empty((512, inner), np.float32)
+        _native.silu_mul(whole[:, :inner], whole[:, inner:], expected, pools[0], isa)
+        assert np.isfinite(expected).all()
+        for count in SOME_ROWS:
+            rows = np.random.default_rng(count).permutation(512)[:count]
+            assert np.array_equal(case.gated(kind, rows, pools[count % 3]), expected[rows])
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_only_a_weight_whose_halves_begin_at_panels_gates(kept: str, pools: list[Any]) -> None:
+    case = Case((60, 8), PATHS[0], kept)  # halves of 30 columns: no path has panels of 1, 2, 3, 5, 6, 10, 15 or 30
+    assert not case.weight.matrix.has_halves
+    with pytest.raises(ValueError, match="gated wants a weight in halves"):
+        case.gated("rows", np.arange(2), pools[0])
+    with pytest.raises(ValueError, match="gated wants a weight in halves, and no sum"):
+        halves = Case((96, 8), PATHS[0], kept)
+        out = np.empty((2, 48), np.float32)
+        _native.linear(halves.x[:2], halves.weight.matrix, [], out, pools[0], add=True, gated=True)
 
 
 def refused(match: str, call: Callable[[], None]) -> None:

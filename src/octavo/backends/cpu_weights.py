@@ -17,6 +17,8 @@ class Stack(msgspec.Struct, frozen=True):
     """A weight whose rows are kept in several formats: one matrix for each run of rows in one format."""
 
     pieces: tuple[_native.Matrix, ...]
+    has_halves = False
+    """Its gate and its up may lie in several matrices."""
 
     @property
     def n(self) -> int:

@@ -5,6 +5,7 @@ else. Only neighbours are joined, so that nothing can have happened between them
 
     rms_norm, linear            rms_norm_linear: rows are normalised while they are converted for the product
     silu_mul, linear            silu_mul_linear
+    linear, silu_mul            ..._silu_mul: gate and up never leave the cache they were computed in
     any of these linears, add   ..._add: the product is added where it belongs instead of being stored
     rotary, rotary, write_kv    rotary_write_kv: query and key of a token are rotated, and the key stored, at once
 """
@@ -84,6 +85,19 @@ def _prologue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join |
     return 1, Call(f"{source.method}_linear", call.root, (*source.arguments, weight, bias))
 
 
+def _gate(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
+    product = before[-1]
+    if call.method != "silu_mul" or product.method not in ("linear", "rms_norm_linear"):
+        return None
+    gate, up = call.arguments
+    weight = product.arguments[-2]
+    halves = [(view.root, view.offset, 2 * view.width) for view in (gate, up)]
+    expected = [(product.root, offset, weight.n) for offset in (0, weight.n // 2)]
+    if halves != expected or num_reads[gate.root] != 2 or not weight.has_halves:
+        return None
+    return 1, Call(f"{product.method}_silu_mul", call.root, product.arguments)
+
+
 def _epilogue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
     product = before[-1]
     if call.method != "add" or not product.method.endswith("linear"):
@@ -109,6 +123,7 @@ def _rotate_and_write(before: list[Call], call: Call, num_reads: Counter[int]) -
 
 _RULES: tuple[Callable[[list[Call], Call, Counter[int]], Join | None], ...] = (
     _prologue,
+    _gate,
     _epilogue,
     _rotate_and_write,
 )
