@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from octavo.cli import http_client
 from octavo.cli.bench_workload import Item
-from octavo.cli.http_client import Endpoint, HTTPError, stream
+from octavo.cli.http_client import Endpoint, HTTPError, Recording
 from octavo.errors import OctavoError
 
 
@@ -92,35 +92,36 @@ async def send_one(load: Load, item: Item) -> Record:
         body = load.rewrite(item, body)
     record = Record(start_s=time.perf_counter(), wanted_tokens=item.output_token_count * item.n)
     try:
-        await _follow(load, body, item, record)
-    except (OctavoError, OSError, msgspec.DecodeError, asyncio.IncompleteReadError, ValueError) as error:
+        recording = await http_client.record(load.at, load.endpoint, body)
+        record.end_s = recording.end_s
+        _read(recording, item, record)
+    except (OctavoError, OSError, msgspec.DecodeError, ValueError) as error:
         record.error = f"{type(error).__name__}: {error}"[:300]
-    record.end_s = time.perf_counter()
+        record.end_s = record.end_s or time.perf_counter()
     return record
 
 
-async def _follow(load: Load, body: dict[str, Any], item: Item, record: Record) -> None:
+def _read(recording: Recording, item: Item, record: Record) -> None:
+    """Enter what a stream said, and when. Raises HTTPError for an error that came in it."""
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     pieces = 0
-    async with contextlib.aclosing(stream(load.at, load.endpoint, body)) as events:
-        async for data in events:
-            now = time.perf_counter()
-            event = _decoder.decode(data)
-            if event.error is not None:
-                raise HTTPError(0, f"error in the stream: {event.error}")
-            for choice in event.choices:
-                if not choice.text:
-                    continue
-                if choice.index in last:
-                    record.itl_s.append(now - last[choice.index])
-                else:
-                    first[choice.index] = now
-                last[choice.index] = now
-                pieces += 1
-            if event.usage is not None:
-                record.prompt_tokens = event.usage.prompt_tokens
-                record.output_tokens = event.usage.completion_tokens
+    for when, data in recording.events:
+        event = _decoder.decode(data)
+        if event.error is not None:
+            raise HTTPError(0, f"error in the stream: {event.error}")
+        for choice in event.choices:
+            if not choice.text:
+                continue
+            if choice.index in last:
+                record.itl_s.append(when - last[choice.index])
+            else:
+                first[choice.index] = when
+            last[choice.index] = when
+            pieces += 1
+        if event.usage is not None:
+            record.prompt_tokens = event.usage.prompt_tokens
+            record.output_tokens = event.usage.completion_tokens
     record.output_tokens = max(record.output_tokens, pieces)
     if first:
         record.ttft_s = min(first.values()) - record.start_s
