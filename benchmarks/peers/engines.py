@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ ROOT = Path(os.environ.get("OCTAVO_PEERS", Path.home() / ".cache" / "octavo-peer
 MODELS, PEERS = ROOT / "models", ROOT / "peers"
 BF16_FOLDER = MODELS / "smollm2-135m-bf16"
 Q4_1_FILE = MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf"
+QWEN_FILE = MODELS / "Qwen2.5-Coder-0.5B-Instruct.gguf"
+QWEN_Q8_0 = MODELS / "qwen2.5-coder-0.5b-q8_0.gguf"
 
 OCTAVO = "Octavo"
 SERVED_NAME = "bench"
@@ -36,7 +38,7 @@ class Engine:
     kind: str
     """Who makes it."""
     group: str
-    """bf16 or quantised: only engines of one group are compared."""
+    """bf16, quantised, or qwen, another model: only engines of one group are compared."""
     weights: str
     kv: str
     command: Callable[[int], list[str]]
@@ -44,6 +46,8 @@ class Engine:
     workloads: tuple[str, ...] = ALL_WORKLOADS
     environment: Mapping[str, str] = field(default_factory=dict)
     model: str = SERVED_NAME
+    tokenizer: Path = BF16_FOLDER
+    """The model in whose tokens its prompts are counted; one for a group, or it would compare different prompts."""
     ready_path: str = "/health"
     ready_timeout_s: float = 120.0
     streams_n: bool = True
@@ -132,6 +136,10 @@ def _with_generation_config(item: Item, body: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "generation_config": json.dumps(config)}
 
 
+def _qwen(engine: Engine) -> Engine:
+    return replace(engine, weights=f"Qwen {engine.weights}", tokenizer=QWEN_FILE)
+
+
 _KV_BF16, _KV_INT8 = ("--kv-cache-dtype", "bfloat16"), ("--kv-cache-dtype", "int8")
 _STORED = ("--quantization", "auto")
 
@@ -148,6 +156,14 @@ ENGINES: dict[str, Engine] = {
     "openvino-bf16": _openvino("bf16", "f16", "smollm2-135m-ov-fp16"),
     "openvino-int8": _openvino("quantised", "int8", "smollm2-135m-ov-int8"),
     "transformers-bf16": _transformers(),
+    # The file as it is, mostly Q5_0, which OpenVINO's reader of GGUF refuses. So also the same weights in Q8_0, a file
+    # that all three read, and in OpenVINO's own format.
+    "octavo-qwen": _qwen(_octavo("qwen", "Q4_K_M file", "bf16", QWEN_FILE, *_STORED, *_KV_BF16)),
+    "octavo-qwen-q8_0": _qwen(_octavo("qwen", "Q8_0", "bf16", QWEN_Q8_0, *_STORED, *_KV_BF16)),
+    "llamacpp-qwen": _qwen(_llamacpp("qwen", "Q4_K_M file", QWEN_FILE.name)),
+    "llamacpp-qwen-q8_0": _qwen(_llamacpp("qwen", "Q8_0", QWEN_Q8_0.name)),
+    "openvino-qwen-q8_0": _qwen(_openvino("qwen", "Q8_0", QWEN_Q8_0.name)),
+    "openvino-qwen-int8": _qwen(_openvino("qwen", "int8", "qwen2.5-coder-0.5b-ov-int8")),
 }
 
 DEFAULT = (

@@ -28,7 +28,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from engines import BF16_FOLDER, DEFAULT, ENGINES, ROOT, Engine
+from engines import DEFAULT, ENGINES, ROOT, Engine
 from probe import Shares, Triad, wait_until_idle
 from table import MAX_OTHER_CPU
 from workloads import WORKLOADS, make_items, one_answer_each
@@ -42,6 +42,7 @@ from octavo.cli.process_tree import pss_bytes, watch_memory
 from octavo.config import EngineConfig
 from octavo.engine.build import find_files
 from octavo.engine.front_end import FrontEnd
+from octavo.engine.tokenizer import Tokenizer
 
 _WARM_UP_SEED = 999
 _STOP_S = 20.0
@@ -101,6 +102,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _load_tokenizer(model: Path) -> Tokenizer:
+    config = EngineConfig.of(model=str(model))
+    return FrontEnd.load(config, find_files(config)).tokenizer
+
+
 class Comparison:
     """The rounds: who is measured on what, and where the results go."""
 
@@ -108,8 +114,8 @@ class Comparison:
         self.args = args
         self.chosen = dict(_chosen(words, args.workloads) for words in args.engines)
         self.triad = Triad(ROOT / "tools")
-        config = EngineConfig.of(model=str(BF16_FOLDER))
-        self.tokenizer = FrontEnd.load(config, find_files(config)).tokenizer
+        models = {ENGINES[name].tokenizer for name in self.chosen}
+        self.tokenizers = {model: _load_tokenizer(model) for model in models}
         self.servers: dict[str, Server] = {}
         self.logs = ROOT / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -180,8 +186,7 @@ class Comparison:
 
     def _warm_up(self, server: Server) -> Record:
         items = [
-            Item(prompt=item.prompt, output_token_count=16)
-            for item in make_items("prefix", self.tokenizer, _WARM_UP_SEED)[:5]
+            Item(prompt=item.prompt, output_token_count=16) for item in self._items(server, "prefix", _WARM_UP_SEED)[:5]
         ]
         first, _ = asyncio.run(send_all(server.load(max_concurrency=1), items[:1]))
         rest, _ = asyncio.run(send_all(server.load(max_concurrency=4), items[1:]))
@@ -189,6 +194,9 @@ class Comparison:
             if record.error:
                 raise Failed(f"the warm-up failed: {record.error}")
         return first[0]
+
+    def _items(self, server: Server, workload: str, seed: int) -> list[Item]:
+        return make_items(workload, self.tokenizers[server.engine.tokenizer], seed)
 
     def time(self, server: Server, workload: str, number: int) -> None:
         """One timing, and a second one if others disturbed the first."""
@@ -199,7 +207,7 @@ class Comparison:
                 return
 
     def _time_once(self, server: Server, workload: str, number: int, attempt: int) -> dict[str, Any]:
-        items = make_items(workload, self.tokenizer, 2 * number + attempt)
+        items = self._items(server, workload, 2 * number + attempt)
         sent = items if server.engine.takes_n else one_answer_each(items)
         load = server.load(**self._pace(server, workload, len(sent) // len(items)))
         idle = wait_until_idle(self.args.idle_s)
@@ -271,7 +279,7 @@ def _line(row: dict[str, Any]) -> str:
         return f"commit {row['run']['commit']}, {row['run']['date']}"
     if "failed" in row and isinstance(row["failed"], str):
         return f"{row['engine']}: left out: {row['failed']}"
-    head = f"round {row['round']} {row['engine']:<18}{row['workload']:<10}"
+    head = f"round {row['round']} {row['engine']:<19}{row['workload']:<10}"
     if row["workload"] == "start":
         return f"{head} ready after {row['ready_s']:.2f} s, first token after {row['first_token_s']:.2f} s"
     latency = "".join(

@@ -32,8 +32,9 @@ MAX_OTHER_CPU = 0.15
 GATES = {
     "bf16": {"single": 1.25, "chat": 1.6, "prefix": 1.6, "nsample": 1.6, "long": 1.1},
     "quantised": {"single": 2.5, "chat": 2.2, "prefix": 1.9, "nsample": 2.0, "long": 1.25},
+    "qwen": {},
 }
-"""Least ratio of output tokens a second that Octavo wants to reach."""
+"""Least ratio of output tokens a second that Octavo wants to reach, for each group that has one."""
 
 Row = dict[str, Any]
 

@@ -30,8 +30,9 @@ def served(port: int) -> list[str]:
 
 
 OURS = engines.Engine(
-    kind=engines.OCTAVO, group="bf16", weights="w", kv="k", command=served, workloads=("chat", "poisson80")
-)
+    kind=engines.OCTAVO, group="bf16", weights="w", kv="k", command=served, workloads=("chat", "poisson80"),
+    tokenizer=TINYSTORIES,
+)  # fmt: skip
 PEER = replace(OURS, kind="Peer", workloads=("chat", "nsample"), streams_n=False, takes_n=False)
 BROKEN = replace(PEER, command=lambda port: [sys.executable, "-c", "raise SystemExit('no such library')"])
 
@@ -57,7 +58,6 @@ def compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., li
 
     monkeypatch.setattr(run, "ENGINES", known)
     monkeypatch.setattr(table, "ENGINES", known)
-    monkeypatch.setattr(run, "BF16_FOLDER", TINYSTORIES)
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "Triad", StillAir)
     monkeypatch.setattr(run, "make_items", items)
