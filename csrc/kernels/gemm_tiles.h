@@ -64,10 +64,13 @@ template <class W, int ROWS, bool FETCH>
                                       VF (&sum)[ROWS][W::kVectors]) {
     const LinearArgs& args = *job.args;
     const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args);
+    VF total[ROWS][W::kVectors];  // the compiler would keep sums of somebody else's in memory
     for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < W::kVectors; ++v) sum[r][v] = VF::zero();
+        for (int v = 0; v < W::kVectors; ++v) total[r][v] = VF::zero();
     if (FETCH && ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
-    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, ahead, sum);
+    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, ahead, total);
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < W::kVectors; ++v) sum[r][v] = total[r][v];
     if (!args.bias) return;
     for (int v = 0; v < W::kVectors; ++v) {
         const int64_t column = (panel * W::kVectors + v) * VF::W;

@@ -92,6 +92,7 @@ class SimulatedExecutor:
         self.num_host_blocks = system.num_host_blocks
         self.last_work = StepWork()
         """Of the plan submitted last."""
+        self._shares_prompts = system.shares_prompts
         self._cost = cost
         self._clock = clock
         self._beams = beams
@@ -154,7 +155,9 @@ class SimulatedExecutor:
                 num_decodes += 1
                 context += end
             else:
-                chunks.append(Chunk(num_new, before))
+                times = 1 if self._shares_prompts else row.width
+                chunks += [Chunk(num_new, before)] * times
+                num_tokens += num_new * (times - 1)
         if plan.sample_sources:
             for number, source in zip(plan.sample_rows, plan.sample_sources, strict=True):
                 rows[number].num_computed = rows[source].num_computed

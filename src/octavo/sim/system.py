@@ -24,3 +24,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 1
     window: int | None = None
     """Sliding window of every layer, in tokens; None for full attention."""
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether the beams of a search share what was computed of their prompt. A baseline cannot share KV, and
+        computes the prompt once for each beam, as each of several answers."""
+        return self.kv_policy == "paged"

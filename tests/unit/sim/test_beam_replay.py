@@ -9,12 +9,12 @@ import pytest
 from octavo.core.engine_core import EngineCore
 from octavo.errors import ConfigError
 from octavo.sim.beam_replay import BeamReplay, Parents
-from octavo.sim.cost_model import StepWork
+from octavo.sim.cost_model import Chunk, StepWork
 from octavo.sim.request import TimedRequest
 from octavo.sim.simulator import simulate
 from octavo.sim.system import System
 from octavo.traces.beams import recorded_beams
-from support.simulations import LinearCost
+from support.simulations import LinearCost, small_system
 
 
 class Watcher:
@@ -62,6 +62,18 @@ def check(replay: BeamReplay, requests: list[TimedRequest], system: System) -> i
         ]
         assert watcher.parents.get(number, []) == wanted
     return result.num_preemptions
+
+
+@pytest.mark.parametrize("policy,times", [("paged", 1), ("orca-oracle", 3), ("orca-max", 3)])
+def test_systems_that_share_nothing_compute_the_prompt_of_each_beam(policy: str, times: int) -> None:
+    cost = LinearCost()
+    replay = BeamReplay({3: made_records(Random(0), 3)})
+    block_size = 16 if policy == "paged" else 1
+    system = small_system(kv_policy=policy, block_size=block_size, num_blocks=4096 // block_size)
+    simulate(system, cost, [search(0, 3, 6)], beams=replay)
+    first, second, *_ = cost.works
+    assert (first.chunks, first.num_tokens, first.num_sampled) == ([Chunk(20, 0)] * times, 20 * times, 1)
+    assert (second.chunks, second.num_tokens, second.num_decodes) == ([], 3, 3)
 
 
 def search(seed: int, width: int, num_output_tokens: int, arrival_s: float = 0.0, num_prompt: int = 20) -> TimedRequest:
