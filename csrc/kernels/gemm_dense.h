@@ -27,11 +27,11 @@ struct FloatWeights {
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
     template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, KVAhead::Cursor*,
-                      VF (&sum)[ROWS][NV]) {
+    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, const Stream& stream,
+                      KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
         const int64_t k = args.k;
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
-            if (FETCH) fetch_ahead<COLUMNS * 4>(w);
+            if (FETCH) stream.fetch<COLUMNS * 4>(w);
             VF column[NV];
             for (int v = 0; v < NV; ++v) column[v] = VF::load(w + v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -56,11 +56,11 @@ struct Bf16Weights {
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
     template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w, KVAhead::Cursor*,
-                      VF (&sum)[ROWS][NV]) {
+    static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w,
+                      const Stream& stream, KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
         const int64_t pairs = (args.k + 1) / 2;
         for (int64_t i = 0; i < pairs; ++i, w += 2 * COLUMNS) {
-            if (FETCH) fetch_ahead<COLUMNS * 4>(w);
+            if (FETCH) stream.fetch<COLUMNS * 4>(w);
             __m512bh column[NV];
             for (int v = 0; v < NV; ++v) column[v] = (__m512bh)_mm512_loadu_si512(w + 2 * v * VF::W);
             for (int r = 0; r < ROWS; ++r) {
@@ -84,11 +84,11 @@ struct Bf16Weights {
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
     template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w, KVAhead::Cursor*,
-                      VF (&sum)[ROWS][NV]) {
+    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w, const Stream& stream,
+                      KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
         const int64_t k = args.k;
         for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
-            if (FETCH) fetch_ahead<COLUMNS * 2>(w);
+            if (FETCH) stream.fetch<COLUMNS * 2>(w);
             VF column[NV];
             for (int v = 0; v < NV; ++v) column[v] = VF::load_bf16(w + v * VF::W);
             for (int r = 0; r < ROWS; ++r) {

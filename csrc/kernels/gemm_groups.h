@@ -266,14 +266,15 @@ struct GroupWeights {
 
     template <int ROWS, bool FETCH>
     [[gnu::always_inline]] static void block(const LinearArgs& args, const uint8_t* a, int64_t a_stride,
-                                             const uint8_t* w, KVAhead::Cursor* ahead, VF (&sum)[ROWS][kVectors]) {
+                                             const uint8_t* w, const Stream& stream, KVAhead::Cursor* ahead,
+                                             VF (&sum)[ROWS][kVectors]) {
         const uint8_t* kv = FETCH && ahead ? ahead->at : nullptr;
         const uint8_t* const kv_end = FETCH && ahead ? ahead->end : nullptr;
         RowPointers<ROWS> rows(a, a_stride);
         VF total[ROWS][kVectors];  // `sum` is read with a variable row later, so it lies in memory; these need not
         for_each_sum<ROWS>([&](int r, int v) { total[r][v] = sum[r][v]; });
         for (int64_t records = kLayout.records(args.k); records > 0; --records, w += kLayout.record_bytes()) {
-            if (FETCH) fetch_ahead<kLayout.record_bytes()>(w);
+            if (FETCH) stream.fetch<kLayout.record_bytes()>(w);
             if (FETCH) fetch_kv<BITS == 4 ? 8 : 4>(&kv, kv_end);
             add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w, w + kLayout.codes_at(), total);
             rows.advance(kLayout.activation_bytes());

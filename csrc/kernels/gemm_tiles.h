@@ -11,9 +11,9 @@
 //   kFetchRows              least rows of a block that is to fetch ahead
 //   Activation, Stored      what rows of activations and panels are made of
 //   panel_elements(args)    Stored elements of one panel
-//   block<ROWS, FETCH>(args, a, a_stride, panel, ahead, sum)
-//                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: later weights are fetched
-//                           meanwhile, and what `ahead` has, unless it is null
+//   block<ROWS, FETCH>(args, a, a_stride, panel, stream, ahead, sum)
+//                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: the weights that `stream` says
+//                           are fetched meanwhile, and what `ahead` has, unless it is null
 #pragma once
 
 #include "kernels.h"
@@ -30,15 +30,22 @@ constexpr int64_t kTogetherBytes = 24 << 10;
 // Weights of one tile at least, so that taking a tile costs nothing against computing it.
 constexpr int64_t kPanelBytes = 32 << 10;
 
-// Fetches BYTES of the weights kFetchDistance after w into the second-level cache. The first block of rows finds a
-// panel in memory, and if it has many rows it computes so long on each line that the processor does not look ahead to
-// the next ones by itself. With few rows it does, and is bound by memory anyway. May pass the end of the weight: a
-// prefetch never faults.
+// Fetches weights kFetchDistance ahead into the second-level cache. The first block of rows finds a panel in memory,
+// and if it has many rows it computes so long on each line that the processor does not look ahead to the next ones by
+// itself. With few rows it does, and is bound by memory anyway. May pass the end of the weight: a prefetch never
+// faults.
 constexpr int64_t kFetchDistance = 8 << 10;
-template <int BYTES>
-[[gnu::always_inline]] inline void fetch_ahead(const void* w) {
-    for (int i = 0; i < BYTES; i += 64) prefetch_l2(static_cast<const uint8_t*>(w) + kFetchDistance + i);
-}
+struct Stream {
+    const uint8_t* end;  // of the panel
+    int64_t jump;        // bytes from there to the panel that comes after it
+
+    template <int BYTES>
+    [[gnu::always_inline]] void fetch(const void* w) const {
+        const uint8_t* at = static_cast<const uint8_t*>(w) + kFetchDistance;
+        if (at >= end) at += jump;
+        for (int i = 0; i < BYTES; i += 64) prefetch_l2(at + i);
+    }
+};
 
 // Fetches a few lines of the KV that attention will read, and moves on. For loops that compute longer than they read.
 template <int LINES>
@@ -58,17 +65,20 @@ struct LinearJob {
     int begin, end;  // rows
 };
 
-// Not inline: twice in the gated product, and a call is nothing beside a block.
+// Not inline: twice in the gated product, and a call is nothing beside a block. `after`: the panel that comes next.
 template <class W, int ROWS, bool FETCH>
-[[gnu::noinline]] void multiply_panel(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cursor* ahead,
-                                      VF (&sum)[ROWS][W::kVectors]) {
+[[gnu::noinline]] void multiply_panel(const LinearJob<W>& job, int row, int64_t panel, int64_t after,
+                                      KVAhead::Cursor* ahead, VF (&sum)[ROWS][W::kVectors]) {
     const LinearArgs& args = *job.args;
-    const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * W::panel_elements(args);
+    const int64_t elements = W::panel_elements(args);
+    const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * elements;
+    const Stream stream{reinterpret_cast<const uint8_t*>(w + elements),
+                        (after - panel - 1) * elements * int64_t(sizeof(typename W::Stored))};
     VF total[ROWS][W::kVectors];  // the compiler would keep sums of somebody else's in memory
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < W::kVectors; ++v) total[r][v] = VF::zero();
     if (FETCH && ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
-    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, ahead, total);
+    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, stream, ahead, total);
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < W::kVectors; ++v) sum[r][v] = total[r][v];
     if (!args.bias) return;
@@ -86,10 +96,11 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cur
     const LinearArgs& args = *job.args;
     constexpr int NV = W::kVectors;
     VF sum[ROWS][NV];
-    multiply_panel<W, ROWS, FETCH>(job, row, panel, ahead, sum);
-    if (args.output == LinearArgs::Output::kSiluMul) {
+    const bool gated = args.output == LinearArgs::Output::kSiluMul;
+    multiply_panel<W, ROWS, FETCH>(job, row, panel, gated ? job.num_panels + panel : panel + 1, ahead, sum);
+    if (gated) {
         VF up[ROWS][NV];
-        multiply_panel<W, ROWS, FETCH>(job, row, job.num_panels + panel, ahead, up);
+        multiply_panel<W, ROWS, FETCH>(job, row, job.num_panels + panel, panel + 1, ahead, up);
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < NV; ++v)
                 silu_mul_of(sum[r][v], up[r][v])
