@@ -1,4 +1,5 @@
 // Direct calls of the kernels on rows, for the tests and benchmarks. The engine goes through program.cpp.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -129,21 +130,25 @@ void call_rotary(const Rows& x, const Ints& positions, const ConstRows& table, i
 nb::bytes packed(const Matrix& matrix) { return nb::bytes(matrix.memory.data, matrix.bytes); }
 
 // How often each of `count` tiles ran, and whether a thread had a number outside the pool.
-std::vector<int32_t> count_tiles(ThreadPool& pool, int64_t count) {
+std::vector<int32_t> count_tiles(ThreadPool& pool, int64_t count, const std::vector<int64_t>& ends) {
     require(count >= 0 && count <= 1 << 24, "count must be from 0 to 2^24");
+    require(ends.empty() || (int64_t(ends.size()) == pool.num_shares() && ends.front() >= 0 && ends.back() == count &&
+                             std::is_sorted(ends.begin(), ends.end())),
+            "ends must rise to count, one for each share");
     struct Job {
         std::vector<std::atomic<int32_t>> runs;
         int size;
     } job{std::vector<std::atomic<int32_t>>(size_t(count)), pool.size()};
     {
         nb::gil_scoped_release release;
-        pool.parallel_for(
-            count,
-            [](void* context, int64_t tile, int thread) {
-                Job& j = *static_cast<Job*>(context);
-                j.runs[size_t(tile)] += thread >= 0 && thread < j.size ? 1 : 1 << 16;
-            },
-            &job);
+        const ThreadPool::Body body = [](void* context, int64_t tile, int thread) {
+            Job& j = *static_cast<Job*>(context);
+            j.runs[size_t(tile)] += thread >= 0 && thread < j.size ? 1 : 1 << 16;
+        };
+        if (ends.empty())
+            pool.parallel_for(count, body, &job);
+        else
+            pool.parallel_for(ends.data(), body, &job);
     }
     return {job.runs.begin(), job.runs.end()};
 }
@@ -204,8 +209,9 @@ void bind_dense_tests(nb::module_& m) {
           nb::arg("table").noconvert(), nb::arg("head_dim"), nb::arg("pool"), nb::arg("isa"),
           "One call of the kernel, checked, in place; for tests. `table` holds a position's cosines, then its sines.");
     m.def("packed", &packed, nb::arg("matrix"), "The bytes of a packed weight; for tests.");
-    m.def("count_tiles", &count_tiles, nb::arg("pool"), nb::arg("count"),
-          "Run a loop of `count` tiles and return how often each ran; for tests. 65536 or more: on no known thread.");
+    m.def("count_tiles", &count_tiles, nb::arg("pool"), nb::arg("count"), nb::arg("ends") = std::vector<int64_t>(),
+          "Run a loop of `count` tiles and return how often each ran; for tests. 65536 or more: on no known thread.\n"
+          "`ends`: where the shares of tiles end.");
     m.def("dot_peak", &dot_peak, nb::arg("pool"), nb::arg("isa"), nb::arg("kind"),
           "GOP/s of all threads on operands in registers, with the multiply-add of `linear` for weights that are "
           "float32, "

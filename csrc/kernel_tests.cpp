@@ -112,7 +112,7 @@ std::vector<std::vector<std::pair<int64_t, int64_t>>> fetched_ahead(const KVMemo
     for (size_t i = 0; i < num_seqs; ++i)
         require(batch_rows(i) >= 0 && batch_rows(i) < kv.max_num_seqs, "batch_rows must be rows of the block tables");
     KVAhead ahead(kv, num_threads);
-    ahead.begin(layer, window, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs));
+    ahead.begin(layer, window, 3, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs));
     std::vector<std::vector<std::pair<int64_t, int64_t>>> result(static_cast<size_t>(num_threads));
     for (int thread = 0; thread < num_threads; ++thread) {
         KVAhead::Cursor* const cursor = ahead.cursor(thread);

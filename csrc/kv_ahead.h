@@ -8,6 +8,13 @@
 
 namespace octavo {
 
+// About what attention of some rows (query heads of new tokens) over the tokens they see takes for one KV head: a
+// token's keys and values cost as much to fetch as four rows to compute.
+int64_t attention_cost(int64_t num_visible, int64_t num_rows);
+
+// Whose share something of this cost is, after others of the cost `before` and of `total` in all.
+int share_of(int64_t before, int64_t cost, int64_t total, int num_shares);
+
 // One layer's blocks of the sequences that decode. Each thread has some neighbouring sequences: attention deals its
 // work out in the same order, so what a thread fetches it will probably read itself. Sequences with many new tokens are
 // left out, as their attention is bound by arithmetic.
@@ -25,8 +32,9 @@ class KVAhead {
 
     KVAhead(const KVPool& kv, int num_threads);
 
-    // From now on the blocks of `layer`, of which attention will see `window` tokens, or all with 0.
-    void begin(int layer, int window, const int32_t* batch_rows, const int32_t* query_start_loc,
+    // From now on the blocks of `layer`, of which attention will see `window` tokens, or all with 0, with `group` query
+    // heads for each KV head.
+    void begin(int layer, int window, int group, const int32_t* batch_rows, const int32_t* query_start_loc,
                const int32_t* seq_lens, int num_seqs);
     void end();
 
@@ -37,6 +45,7 @@ class KVAhead {
 
   private:
     int first_block(int seq) const;
+    int64_t cost_of(int seq, int group) const;
 
     const KVPool& kv_;
     std::vector<Cursor> cursors_;

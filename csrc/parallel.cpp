@@ -40,9 +40,6 @@ constexpr int kSpins = 2000;
 // falls idle, but not to one that is kept busy with yielding.
 constexpr std::chrono::milliseconds kYielding{1};
 
-// Threads of large pools have a share in common: the caller fills them one by one.
-constexpr int kMaxShares = 16;
-
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 double ratio(double limit, double period) { return limit > 0 && period > 0 ? limit / period : kNoLimit; }
@@ -136,7 +133,7 @@ struct alignas(64) Share {
 };
 
 struct ThreadPool::State {
-    Share shares[kMaxShares];
+    Share shares[kMaxShares];                       // the caller fills them one by one
     alignas(64) std::atomic<int64_t> remaining{0};  // tiles of the loop that are not done
 
     alignas(64) std::atomic<int> sleeping{0};  // in cache lines apart from what the caller writes
@@ -152,10 +149,9 @@ struct ThreadPool::State {
     int num_shares = 1;
     const pid_t owner = getpid();
 
-    void publish(int64_t count, Body body, void* context) {
-        remaining.store(count, std::memory_order_relaxed);
-        const int64_t used = std::min<int64_t>(num_shares, count);
-        for (int64_t s = 0; s < used; ++s) shares[s].fill(count * s / used, count * (s + 1) / used, body, context);
+    void publish(const int64_t* ends, Body body, void* context) {
+        remaining.store(ends[num_shares - 1], std::memory_order_relaxed);
+        for (int s = 0; s < num_shares; ++s) shares[s].fill(s > 0 ? ends[s - 1] : 0, ends[s], body, context);
         if (sleeping.load(std::memory_order_seq_cst) > 0) wake_all();
     }
 
@@ -274,15 +270,25 @@ void ThreadPool::end_step() { state_->steps.fetch_sub(1, std::memory_order_seq_c
 
 int ThreadPool::size() const { return state_->size; }
 
+int ThreadPool::num_shares() const { return state_->num_shares; }
+
 void ThreadPool::parallel_for(int64_t count, Body body, void* context) {
-    if (count <= 0) return;
+    int64_t ends[kMaxShares];
+    const int64_t shares = state_->num_shares, used = std::min(shares, count);
+    for (int64_t s = 0; s < shares; ++s) ends[s] = s < used ? count * (s + 1) / used : count;
+    parallel_for(ends, body, context);
+}
+
+void ThreadPool::parallel_for(const int64_t* ends, Body body, void* context) {
     State& s = *state_;
+    const int64_t count = ends[s.num_shares - 1];
+    if (count <= 0) return;
     std::unique_lock<std::mutex> mine(s.callers, std::defer_lock);
     if (count == 1 || !mine.try_lock() || s.workers.empty()) {
         for (int64_t tile = 0; tile < count; ++tile) body(context, tile, 0);
         return;
     }
-    s.publish(count, body, context);
+    s.publish(ends, body, context);
     s.work(0);
     s.wait();
 }

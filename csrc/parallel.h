@@ -32,6 +32,11 @@ class ThreadPool {
     using Body = void (*)(void* context, int64_t tile, int thread);
     void parallel_for(int64_t count, Body body, void* context);
 
+    // The same where tiles are unequal: share s begins where the one before ends, at `ends[s]`; the last at count.
+    static constexpr int kMaxShares = 16;
+    int num_shares() const;  // one for each thread, but in large pools kMaxShares in all
+    void parallel_for(const int64_t* ends, Body body, void* context);
+
     // Between these the next loop is expected within microseconds. Steps may overlap.
     void begin_step();
     void end_step();

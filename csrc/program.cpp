@@ -364,8 +364,8 @@ void Program::multiply(const Op& op, int num_rows) {
 void Program::look_ahead(size_t first_op, const StepInput& in) {
     for (size_t i = first_op; i < ops_.size(); ++i)
         if (ops_[i].kind == Op::Kind::kAttention)
-            return ahead_.begin(ops_[i].layer, ops_[i].window, in.batch_rows, in.query_start_loc, in.seq_lens,
-                                int(in.num_seqs));
+            return ahead_.begin(ops_[i].layer, ops_[i].window, int(ops_[i].x.width / kv_.head_dim) / kv_.num_kv_heads,
+                                in.batch_rows, in.query_start_loc, in.seq_lens, int(in.num_seqs));
     ahead_.end();
 }
 

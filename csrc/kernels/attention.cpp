@@ -15,7 +15,7 @@
 namespace octavo::OCTAVO_ISA {
 namespace {
 
-constexpr int kTileRows = 96;         // rows that share one pass over keys and values
+constexpr int kTileRows = 96;  // rows that share one pass over keys and values
 // Evenness wanted. Heads are taken apart, which costs nothing, until no entry is above 1 / (32 * threads) of the work;
 // pieces, which then have to be joined, until none is much above 1 / (8 * threads).
 constexpr int kHeadEntriesPerThread = 32;
@@ -29,6 +29,7 @@ struct Entry {
     int piece_begin, piece_end;
     int64_t partial;  // first slot of its tile's unjoined pieces, or -1
     int tile_piece;   // the tile's first piece
+    int64_t cost;
 };
 
 // One thread's memory.
@@ -416,8 +417,7 @@ void for_each_tile(const AttentionArgs& a, int group, Visit visit) {
             e.piece_begin = e.tile_piece = first / kPiece;
             e.piece_end = int(div_up(last, kPiece));
             e.partial = -1;
-            // A token's keys and values cost about as much to fetch as four rows to compute.
-            visit(e, int64_t{last - first} * (4 + int64_t{e.num_tokens} * group));
+            visit(e, attention_cost(last - first, int64_t{e.num_tokens} * group));
         }
     }
 }
@@ -427,6 +427,7 @@ void add_head(Job* job, Entry e, int64_t cost, int64_t target, int64_t* used_slo
     const int pieces = e.piece_end - e.piece_begin;
     const int parts = int(cost / target < pieces ? div_up(cost, target) : pieces);
     const int64_t slots = int64_t{pieces} * e.num_tokens * job->group;
+    e.cost = cost;
     if (parts <= 1 || *used_slots + slots > job->num_slots) {
         job->entries[job->num_entries++] = e;
         return;
@@ -438,6 +439,7 @@ void add_head(Job* job, Entry e, int64_t cost, int64_t target, int64_t* used_slo
         Entry piece = e;
         piece.piece_begin = e.tile_piece + int(int64_t{pieces} * part / parts);
         piece.piece_end = e.tile_piece + int(int64_t{pieces} * (part + 1) / parts);
+        piece.cost = cost * (piece.piece_end - piece.piece_begin) / pieces;
         job->entries[job->num_entries++] = piece;
     }
 }
@@ -452,6 +454,7 @@ void plan(Job* job, int num_threads) {
     for_each_tile(a, job->group, [&](Entry e, int64_t cost) {
         const int heads = e.head_end;
         if (num_threads == 1 || cost * heads <= fine) {
+            e.cost = cost * heads;
             job->entries[job->num_entries++] = e;
             return;
         }
@@ -461,6 +464,24 @@ void plan(Job* job, int num_threads) {
             add_head(job, e, cost, target, &used_slots);
         }
     });
+}
+
+// Where shares of about equal cost end, none without an entry if there are enough. KVAhead::begin deals alike.
+void deal(const Job& job, int num_shares, int64_t* ends) {
+    int64_t total = 0, before = 0;
+    for (int64_t i = 0; i < job.num_entries; ++i) total += job.entries[i].cost;
+    int share = 0;
+    for (int64_t i = 0; i < job.num_entries; before += job.entries[i++].cost) {
+        const int owner = share_of(before, job.entries[i].cost, total, num_shares);
+        while (share < owner) ends[share++] = i;
+    }
+    while (share < num_shares) ends[share++] = job.num_entries;
+    if (job.num_entries < num_shares) return;
+    for (int s = 0; s < num_shares; ++s) {
+        if (ends[s] < s + 1) ends[s] = s + 1;
+        const int64_t most = job.num_entries - (num_shares - 1 - s);
+        if (ends[s] > most) ends[s] = most;
+    }
 }
 
 // Most tiles, over KV heads, that a step can have.
@@ -512,7 +533,9 @@ void attention(const AttentionArgs& args, ThreadPool& pool) {
     job.num_slots = left > 0 ? left / (job.slot_floats * 4) : 0;
 
     plan(&job, pool.size());
-    pool.parallel_for(job.num_entries, run_entry, &job);
+    int64_t ends[ThreadPool::kMaxShares];
+    deal(job, pool.num_shares(), ends);
+    pool.parallel_for(ends, run_entry, &job);
     if (job.num_splits > 0) pool.parallel_for(job.num_splits, run_split, &job);
 }
 

@@ -65,8 +65,18 @@ def test_each_thread_has_neighbours_and_what_is_written_now_is_left_out() -> Non
     table = kv.block_tables[0]
     assert blocks_of(kv, one) == [*table[3, :2], *table[2, :1]]  # rows were given from the last to the first
     assert blocks_of(kv, two) == list(table[1, :7])
-    assert fetched(kv, 0, lengths, threads=3) == [one[:2], one[2:], two]
+    assert fetched(kv, 0, lengths, threads=3) == [one, two, []]
     assert fetched(kv, 0, []) == [[]]
+
+
+def test_shares_are_even_by_what_attention_takes() -> None:
+    kv = memory()
+    long, short = (1, 30), (1, 6)
+    assert [len(share) for share in fetched(kv, 0, [long, short, short, short], threads=2)] == [7, 3]
+    assert [len(share) for share in fetched(kv, 0, [short, short, short, long], threads=2)] == [3, 7]
+    prompt = (30, 30)  # takes as much as ten that decode
+    assert [len(share) for share in fetched(kv, 0, [long, long, prompt, short], threads=2)] == [14, 1]
+    assert [len(share) for share in fetched(kv, 1, [long, long, short], window=6, threads=2)] == [1, 2]
 
 
 def test_a_window_is_all_that_is_fetched() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -29,6 +30,19 @@ def test_every_tile_runs_once(size: int) -> None:
     assert pool.size == size
     for count in COUNTS:
         assert _native.count_tiles(pool, count) == [1] * count
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_every_tile_of_unequal_shares_runs_once(size: int) -> None:
+    """Shares may be empty, one of them may hold everything, and whoever has none takes others'."""
+    pool, rng = _native.ThreadPool(size), random.Random(size)
+    for _ in range(200):
+        count = rng.choice((1, 2, size, 97))
+        ends = [*sorted(rng.choice((0, count, rng.randint(0, count))) for _ in range(size - 1)), count]
+        assert _native.count_tiles(pool, count, ends) == [1] * count
+    for ends in ([1] * (size - 1) + [2], [5] * (size + 1), [*range(size - 1), -1]):
+        with pytest.raises(ValueError, match="ends must rise to count"):
+            _native.count_tiles(pool, 5, ends)
 
 
 def test_many_short_loops() -> None:
