@@ -64,8 +64,7 @@ void KVAhead::next_block(Cursor* cursor) const {
     while (cursor->seq < cursor->last_seq) {
         const int seq = cursor->seq, new_tokens = query_start_loc_[seq + 1] - query_start_loc_[seq];
         const bool decodes = new_tokens > 0 && new_tokens <= kMostNewTokens;
-        // The block that is written in this step is in a cache, or will be.
-        if (decodes && cursor->bytes_left >= bytes_ && int64_t{cursor->block + 1} * kv_.block_size < seq_lens_[seq]) {
+        if (decodes && cursor->bytes_left >= bytes_ && int64_t{cursor->block} * kv_.block_size < seq_lens_[seq]) {
             const int32_t block = tables_[int64_t{batch_rows_[seq]} * kv_.max_blocks_per_seq + cursor->block];
             cursor->at = kv_.base + int64_t{block} * int64_t(kv_.block_bytes) + offset_;
             cursor->end = cursor->at + bytes_;

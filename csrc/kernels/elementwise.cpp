@@ -73,7 +73,10 @@ void convert_tile(void* context, int64_t tile, int) {
 }  // namespace
 
 void convert_rows(const LinearArgs& args, ConvertRow convert, ThreadPool& pool) {
-    ConvertJob job{&args, convert, input_rows_per_tile(args)};
+    const int threads = pool.size(), most = input_rows_per_tile(args);
+    int tiles = (args.num_tokens + most - 1) / most;
+    if (tiles > 1) tiles = (tiles + threads - 1) / threads * threads;  // as many for each, of as many rows
+    ConvertJob job{&args, convert, (args.num_tokens + tiles - 1) / tiles};
     pool.parallel_for((args.num_tokens + job.rows_per_tile - 1) / job.rows_per_tile, convert_tile, &job);
 }
 

@@ -45,7 +45,7 @@ def blocks_of(kv: Any, places: list[tuple[int, int]]) -> list[int]:
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])
 def test_it_is_where_the_layer_is(dtype: str, layer: int) -> None:
     kv = memory(dtype=dtype)
-    ((place, size),) = fetched(kv, layer, [(1, BLOCK + 1)])[0]
+    ((place, size),) = fetched(kv, layer, [(1, BLOCK)])[0]
     block = int(kv.block_tables[layer % 2, 0, 0])
     before = np.frombuffer(kv.export_block(block), np.uint8)
     ones = np.ones((BLOCK, 16), np.float32)
@@ -58,38 +58,38 @@ def test_it_is_where_the_layer_is(dtype: str, layer: int) -> None:
     assert changed.max() - changed.min() > size // 2
 
 
-def test_each_thread_has_neighbours_and_what_is_written_now_is_left_out() -> None:
+def test_each_thread_has_neighbours_and_what_is_written_now_is_there_too() -> None:
     kv = memory()
     lengths = [(1, 9), (1, 8), (2, 30), (1, 1)]
     one, two = fetched(kv, 0, lengths, threads=2)
     table = kv.block_tables[0]
-    assert blocks_of(kv, one) == [*table[3, :2], *table[2, :1]]  # rows were given from the last to the first
-    assert blocks_of(kv, two) == list(table[1, :7])
-    assert fetched(kv, 0, lengths, threads=3) == [one, two, []]
+    assert blocks_of(kv, one) == [*table[3, :3], *table[2, :2]]  # rows were given from the last to the first
+    assert blocks_of(kv, two) == [*table[1, :8], table[0, 0]]
+    assert fetched(kv, 0, lengths, threads=3) == [one, two[:8], two[8:]]
     assert fetched(kv, 0, []) == [[]]
 
 
 def test_shares_are_even_by_what_attention_takes() -> None:
     kv = memory()
     long, short = (1, 30), (1, 6)
-    assert [len(share) for share in fetched(kv, 0, [long, short, short, short], threads=2)] == [7, 3]
-    assert [len(share) for share in fetched(kv, 0, [short, short, short, long], threads=2)] == [3, 7]
+    assert [len(share) for share in fetched(kv, 0, [long, short, short, short], threads=2)] == [8, 6]
+    assert [len(share) for share in fetched(kv, 0, [short, short, short, long], threads=2)] == [6, 8]
     prompt = (30, 30)  # takes as much as ten that decode
-    assert [len(share) for share in fetched(kv, 0, [long, long, prompt, short], threads=2)] == [14, 1]
-    assert [len(share) for share in fetched(kv, 1, [long, long, short], window=6, threads=2)] == [1, 2]
+    assert [len(share) for share in fetched(kv, 0, [long, long, prompt, short], threads=2)] == [16, 2]
+    assert [len(share) for share in fetched(kv, 1, [long, long, short], window=6, threads=2)] == [2, 4]
 
 
 def test_a_window_is_all_that_is_fetched() -> None:
     kv = memory()
     table = kv.block_tables[1]
-    assert blocks_of(kv, fetched(kv, 1, [(1, 30)], window=10)[0]) == list(table[0, 5:7])
-    assert blocks_of(kv, fetched(kv, 1, [(1, 30)], window=30)[0]) == list(table[0, :7])
-    assert blocks_of(kv, fetched(kv, 1, [(3, 30)], window=9)[0]) == list(table[0, 4:7])
+    assert blocks_of(kv, fetched(kv, 1, [(1, 30)], window=10)[0]) == list(table[0, 5:8])
+    assert blocks_of(kv, fetched(kv, 1, [(1, 30)], window=30)[0]) == list(table[0, :8])
+    assert blocks_of(kv, fetched(kv, 1, [(3, 30)], window=9)[0]) == list(table[0, 4:8])
 
 
 def test_prompts_are_left_out() -> None:
     kv = memory()
-    assert blocks_of(kv, fetched(kv, 0, [(20, 30), (1, 9), (9, 9)])[0]) == list(kv.block_tables[0, 1, :2])
+    assert blocks_of(kv, fetched(kv, 0, [(20, 30), (1, 9), (9, 9)])[0]) == list(kv.block_tables[0, 1, :3])
 
 
 def test_no_more_than_a_cache_holds() -> None:
