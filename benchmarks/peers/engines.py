@@ -57,7 +57,7 @@ class Engine:
     rewrite: Rewrite | None = None
 
 
-_ROOM = ("--kv-cache-memory-bytes", "2G", "--max-num-batched-tokens", "144")
+_ROOM = ("--kv-cache-memory-bytes", "2G", "--max-num-batched-tokens", "192")
 """KV memory as the others have it; steps that hold a prompt of 128 tokens beside 16 sequences that decode."""
 
 
