@@ -131,7 +131,7 @@ $(EMULATE_VENV)/.installed: $(NATIVE) $(wildcard tests/native/emulated/*.h)
 size:  ## install into a fresh environment and weigh it; fails at 200 MB
 	$(PYTHON) scripts/installed_size.py
 
-paper: $(VENV)/.test  ## make every figure of the paper (half an hour), and docs/figures.md from them
+paper: $(VENV)/.test  ## make every figure of the paper (ten to thirty minutes), and docs/figures.md from them
 	$(BIN)/octavo figures --out build/figures
 	$(BIN)/python scripts/figures_page.py build/figures
 
