@@ -21,6 +21,7 @@ import msgspec
 from octavo import registry
 from octavo.cli.fit_design import MOST_TOKENS, QUICK_STAGES, STAGES, Stage, fitting_stages, requests
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config
+from octavo.cli.output_files import check_file
 from octavo.cli.parser import integer
 from octavo.cli.step_watch import RealRun, Step
 from octavo.config import EngineConfig, SpeculationConfig
@@ -29,6 +30,11 @@ from octavo.errors import ConfigError
 from octavo.messages import EngineInfo
 from octavo.sim.fitted import Fit, FittedCost, Residual, row
 
+MOST_ROUNDS = 1000
+MOST_PROMPTS = 10_000
+"""Of the check. It serves them twice."""
+MOST_TEMPERATURE = 1e4
+MOST_RATE = 1e5
 _BLOCKS_MOVED = 64
 """Copied and swapped at once to time a block."""
 
@@ -39,14 +45,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output", metavar="FILE", help="where the fit is written (default: fit-MODEL.json in the current folder)"
     )
-    group.add_argument("--rounds", type=integer, default=3, metavar="N", help="times each step is made (default: 3)")
+    group.add_argument(
+        "--rounds", type=integer, default=3, metavar="N", help="times each step is made, up to 1000 (default: 3)"
+    )
     group.add_argument("--temperature", type=float, default=0.0, metavar="X", help="of every request (default: 0)")
     group.add_argument("--seed", type=integer, default=0, metavar="N", help="seed of prompts and arrivals (default: 0)")
     group.add_argument(
         "--check", action="store_true", help="then predict the chat workload, serve it for real, and compare"
     )
     group.add_argument("--fit", metavar="FILE", help="with --check: a fit made before, instead of measuring")
-    group.add_argument("--num-prompts", type=integer, default=64, metavar="N", help="requests of --check (default: 64)")
+    group.add_argument(
+        "--num-prompts", type=integer, default=64, metavar="N", help="requests of --check, up to 10000 (default: 64)"
+    )
     group.add_argument(
         "--request-rate", type=float, metavar="X", help="of --check's open loop (default: 0.7 of what is predicted)"
     )
@@ -54,31 +64,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.rounds < 1:
-        raise ConfigError("rounds", args.rounds, "at least 1")
-    if args.fit and not args.check:
-        raise ConfigError("fit", args.fit, "left out without --check")
+    from octavo.cli.fit_check import chat_requests, check
+
+    check_flags(args)
     config = engine_config(args, model=args.model_tag)
+    fit = _fit_file(args.fit)
     executor, info = load(config)
     try:
-        if args.fit:
-            from octavo.traces.fits import read_fit_file
-
-            fit = read_fit_file(args.fit)
-        else:
+        if fit is None:
+            if args.check:
+                chat_requests(args.num_prompts, info, args.seed)  # whether they fit is not to be learnt after the fit
+            path = Path(args.output or f"fit-{info.model.replace('/', '-')}.json")
+            check_file("output", str(path))
             rounds, temperature, seed = args.rounds, args.temperature, args.seed
             fit = make_fit(config, executor, info, rounds=rounds, temperature=temperature, seed=seed)
-            path = Path(args.output or f"fit-{info.model.replace('/', '-')}.json")
             path.write_bytes(msgspec.json.format(msgspec.json.encode(fit), indent=2) + b"\n")
             print_fit(fit)
             print(f"written to {path}")
         if args.check:
-            from octavo.cli.fit_check import check
-
             return check(config, executor, info, fit, args)
     finally:
         executor.close()
     return 0
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Raises ConfigError for what can be told before a model is loaded."""
+    for name, most in (("rounds", MOST_ROUNDS), ("num_prompts", MOST_PROMPTS)):
+        if not 1 <= getattr(args, name) <= most:
+            raise ConfigError(name, getattr(args, name), f"from 1 to {most}")
+    if not 0 <= args.temperature <= MOST_TEMPERATURE:
+        raise ConfigError("temperature", args.temperature, f"from 0 to {MOST_TEMPERATURE:g}")
+    if args.request_rate is not None and not 0 < args.request_rate <= MOST_RATE:
+        raise ConfigError("request_rate", args.request_rate, f"requests a second above 0, at most {MOST_RATE:g}")
+    for name in ("fit", "request_rate"):
+        if getattr(args, name) is not None and not args.check:
+            raise ConfigError(name, getattr(args, name), "left out without --check")
+    if args.fit is not None and args.output is not None:
+        raise ConfigError("output", args.output, "left out with --fit: nothing is fitted")
+    check_file("output", args.output)
+
+
+def _fit_file(name: str | None) -> Fit | None:
+    if name is None:
+        return None
+    from octavo.traces.fits import read_fit_file
+
+    return read_fit_file(name)
 
 
 def load(config: EngineConfig) -> tuple[Any, EngineInfo]:

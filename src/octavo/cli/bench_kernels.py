@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from octavo.cli.output_files import check_file
 from octavo.cli.parser import integer
 from octavo.errors import ConfigError
 
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from octavo.measure.shapes import Shapes
 
     _check(args)
+    check_file("json", args.json)
     paths = _native.supported_paths()
     for isa in args.isa or paths[:1]:
         if isa not in paths:
@@ -77,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             for row in _measure(kernels, args, shapes, pool, isa):
                 rows.append({"isa": isa, "num_threads": pool.size, **row})
                 print(_line(row), flush=True)
-    if args.json:
+    if args.json is not None:
         _write(Path(args.json), args, shapes, rows)
     return 0
 

@@ -27,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.cli.bench_report import result_path, save
+    from octavo.cli.output_files import check_result
     from octavo.engine.llm import LLM
     from octavo.messages import SamplingParams
 
+    check_result(args)
     if not is_set(args, "engine-host"):
         set_flag(args, "engine-host", "inline")
     config = engine_config(args, model=args.model_tag)

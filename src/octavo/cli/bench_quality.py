@@ -141,6 +141,7 @@ def combinations(args: argparse.Namespace) -> list[dict[str, str]]:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.cli.bench_report import result_path, save
+    from octavo.cli.output_files import check_result
 
     stride = args.stride or max(1, args.window // 2)
     if args.window < 2:
@@ -149,6 +150,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("stride", stride, f"from 1 to {args.window - 1}, one less than the window")
     if args.text is None:
         raise ConfigError("text", None, "given: a file with text")
+    check_result(args)
     text = read_text(Path(args.text))
     rows: list[dict[str, Any]] = []
     exact: Scores | None = None

@@ -67,8 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.cli.bench_report import print_report, result_path, save, summarize
+    from octavo.cli.output_files import check_result
 
     metrics, percentiles = _metrics(args), _percentiles(args)
+    check_result(args)
     with _server(args) as (url, pid):
         setup, records, duration_s, peak_rss = asyncio.run(_measure(args, url, pid))
     figures = summarize(records, duration_s, metrics, percentiles) | {"peak_rss_bytes": peak_rss}

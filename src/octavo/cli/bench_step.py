@@ -150,11 +150,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.cli.bench_report import result_path, save
+    from octavo.cli.output_files import check_result
     from octavo.errors import ConfigError
 
     for name in ("steps", "rounds"):
         if getattr(args, name) < 1:
             raise ConfigError(name, getattr(args, name), "at least 1")
+    check_result(args)
     figures = measure(args.sequences, args.steps, args.rounds, args.depth)
     print_table(figures)
     if args.save_result:

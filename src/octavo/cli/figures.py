@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.output_files import check_folder
 from octavo.cli.parser import integer
 from octavo.errors import ConfigError
 
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if num_workers < 1:
         raise ConfigError("jobs", args.jobs, "at least 1")
     make.check_drawing()
+    check_folder("out", args.out)
     command = shlex.join(["octavo", "figures", *args.names, *(["--short"] if args.short else [])])
     folder, begin = Path(args.out), time.perf_counter()
     num_jobs = _count_jobs(figures, args.short)

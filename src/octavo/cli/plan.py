@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config
+from octavo.cli.output_files import check_file
 from octavo.cli.parser import integer
 from octavo.config import SpeculationConfig
 
@@ -119,8 +120,15 @@ def check(args: argparse.Namespace) -> None:
             raise ConfigError(name, getattr(args, name), "left out with the device cpu: this machine is measured")
     if args.fit and args.device != "cpu":
         raise ConfigError("fit", args.fit, "left out: only the device cpu is measured")
-    if args.plot and Path(args.plot).suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError("plot", args.plot, "a file that ends in .png, .svg or .pdf")
+    if args.json != "-":
+        check_file("json", args.json)
+    if args.plot is not None:
+        from octavo.cli.plan_plot import check_drawing
+
+        if Path(args.plot).suffix not in (".png", ".svg", ".pdf"):
+            raise ConfigError("plot", args.plot, "a file that ends in .png, .svg or .pdf")
+        check_file("plot", args.plot)
+        check_drawing(args.plot)
     if args.num_devices is not None and not 1 <= args.num_devices <= 1024:
         raise ConfigError("num_devices", args.num_devices, "from 1 to 1024")
 

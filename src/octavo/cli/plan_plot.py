@@ -10,6 +10,18 @@ from octavo.errors import ConfigError
 _PANELS = (("ttft", "time to first token (s)", 1e-3), ("tpot", "time per further token (ms)", 1.0))
 
 
+def check_drawing(name: str) -> None:
+    """See that the picture called `name` can be drawn.
+
+    Raises:
+        ConfigError: If matplotlib is not installed.
+    """
+    try:
+        from octavo.figures import style  # noqa: F401
+    except ImportError:
+        raise ConfigError("plot", name, "left out, or matplotlib installed (the extra figures)") from None
+
+
 def draw(report: dict[str, Any], path: Path) -> None:
     """Two panels below each other over one axis of rates: time to first token and time per further token, each at the
     median and at the percentile of the objectives, with the objective as a line and the sustained rate as another.
@@ -17,10 +29,9 @@ def draw(report: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: If matplotlib is not installed.
     """
-    try:
-        from octavo.figures import style
-    except ImportError:
-        raise ConfigError("plot", str(path), "left out, or matplotlib installed (the extra figures)") from None
+    check_drawing(str(path))
+    from octavo.figures import style
+
     with style.settings():
         picture = style.new_picture(style.COLUMN_IN, 3.4)
         percent = report["objectives"]["percent"]

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.output_files import check_file
 from octavo.cli.parser import integer
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:<22}{entry.summary}")
         return 0
     _check(args)
+    if args.json != "-":
+        check_file("json", args.json)
     entry = lookup(args.workload)
     rates: list[float | None] = args.rate or [None]
     rows = []

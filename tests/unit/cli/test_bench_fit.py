@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli import fit_check
+from octavo.cli import bench_fit, fit_check
 from octavo.cli import main as cli
 from octavo.cli.fit_check import Comparison, arriving, chat_requests, check_same_engine, compare
 from octavo.cli.fit_design import STAGES, fitting_stages
@@ -60,13 +60,35 @@ def test_a_fit_of_another_engine_is_refused(fit_file: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--rounds", "0"], "rounds = 0: must be at least 1"),
+        (["--rounds", "0"], "rounds = 0: must be from 1 to 1000"),
         (["--fit", "x.json"], "fit = 'x.json': must be left out without --check"),
         (["--check", "--fit", "no-such.json"], "fit = 'no-such.json': must be a file that can be read"),
         (["--max-model-len", "8"], "too few shapes of steps fit"),
     ],
 )
 def test_a_wrong_wish_is_one_clear_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "fit", str(TINYSTORIES), *FLAGS, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--check", "--num-prompts", "0"], "num_prompts = 0: must be from 1 to 10000"),
+        (["--check", "--num-prompts", "1M"], "num_prompts = 1048576: must be from 1 to 10000"),
+        (["--rounds", "1001"], "rounds = 1001: must be from 1 to 1000"),
+        (["--temperature", "nan"], "temperature = nan: must be from 0 to 10000"),
+        (["--check", "--request-rate", "0"], "request_rate = 0.0: must be requests a second above 0, at most 100000"),
+        (["--request-rate", "1"], "request_rate = 1.0: must be left out without --check"),
+        (["--check", "--fit", "x.json", "--output", "y.json"], "output = 'y.json': must be left out with --fit"),
+        (["--check", "--fit", ""], "fit = '.': must be a file that can be read"),
+        (["--check", "--max-model-len", "256"], "max_model_len = 256: must be at least"),
+    ],
+)
+def test_what_can_be_told_at_once_is_told_before_anything_is_measured(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_fit, "make_fit", lambda *_, **__: pytest.fail("steps were measured"))
     assert cli.main(["bench", "fit", str(TINYSTORIES), *FLAGS, *words]) == 2
     assert said in capsys.readouterr().err
 
