@@ -238,12 +238,12 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
     native = _native.Program("portable", one_block_kv(CpuBackend("float32", isa="portable")), _native.ThreadPool(1), 4)
     slots = [native.add_slot(width, selected) for width, selected in ((8, False), (16, False), (16, True))]
     weight = CpuBackend("float32", isa="portable").matrix([np.ones((40, 8), np.float32)])
-    with pytest.raises(ValueError, match="^weight: must have two halves of rows that both begin at panels"):
+    with pytest.raises(ValueError, match=r"^weight: must have two halves of rows that both begin at panels"):
         native.linear_silu_mul((slots[0], 0, 8), weight, [], slots[1])
     weight = CpuBackend("float32", isa="portable").matrix([np.ones((32, 8), np.float32)])
-    with pytest.raises(ValueError, match="^out: must have a row for every token"):
+    with pytest.raises(ValueError, match=r"^out: must have a row for every token"):
         native.linear_silu_mul((slots[0], 0, 8), weight, [], slots[2])
-    with pytest.raises(ValueError, match="^out: must be another slot than the inputs"):
+    with pytest.raises(ValueError, match=r"^out: must be another slot than the inputs"):
         native.linear_silu_mul((slots[1], 0, 8), weight, [], slots[1])
 
     for build, match in [

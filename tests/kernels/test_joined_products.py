@@ -63,7 +63,6 @@ class Case:
         _native.linear(poisoned(self.x[rows]), self.weight.matrix, bias, out.rows, pool, add=add, **more)
         return out.result()
 
-
     def gated(self, kind: str, rows: Any, pool: Any) -> Any:
         out = Guarded(len(rows), len(self.bias) // 2)
         more: dict[str, Any] = {"norm": self.norm.tolist(), "eps": EPS} if kind == "rms_norm" else {}
