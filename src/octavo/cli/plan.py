@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config
+from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, flags_of
 from octavo.cli.output_files import check_file
 from octavo.cli.parser import integer
-from octavo.config import SpeculationConfig
+from octavo.config import EngineConfig, SpeculationConfig
 
 if TYPE_CHECKING:
     from octavo.sim.planner import Jobs
@@ -28,8 +28,17 @@ MOST_REQUESTS = 6000
 """Made for the longest trial."""
 MOST_TOKENS = 8_000_000
 """Of all prompts that are made: they are kept in memory."""
+MOST = 1e12
+"""Of rates, prices and a device's figures."""
+MOST_MS = 1e9
+"""Of an objective."""
 _SAMPLE = 200
 """Requests that are made to see how long they are."""
+OF_ACCELERATORS = frozenset(
+    ("model", "max_model_len", "block_size", "kv_cache_dtype", "kv_policy", "enable_prefix_caching", "memory_fraction",
+     "kv_cache_memory_bytes", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "admission", "depth")
+)  # fmt: skip
+"""Settings of the server that a plan for an accelerator heeds. All of them count where the server's machine is."""
 RESIDENCES = 2
 """A trial of the search lasts about so many times as long as a request is in the system."""
 
@@ -111,10 +120,15 @@ def check(args: argparse.Namespace) -> None:
     """Raises ConfigError for a number that makes no sense."""
     from octavo.errors import ConfigError
 
+    for name in ("ttft_ms", "tpot_ms"):
+        if not 0 < getattr(args, name) <= MOST_MS:
+            raise ConfigError(name, getattr(args, name), f"milliseconds above 0, at most {MOST_MS:g}")
+    if not 1 <= args.percent <= 100:
+        raise ConfigError("percent", args.percent, "from 1 to 100")
     for name in ("rate", "price_per_hour", "watts", "device_memory", "bandwidth", "tflops"):
         value = getattr(args, name)
-        if value is not None and not 0 < value < 1e12:
-            raise ConfigError(name, value, "above 0")
+        if value is not None and not 0 < value <= MOST:
+            raise ConfigError(name, value, f"above 0, at most {MOST:g}")
     for name in ("device_memory", "bandwidth", "tflops", "num_devices"):
         if args.device == "cpu" and getattr(args, name) is not None:
             raise ConfigError(name, getattr(args, name), "left out with the device cpu: this machine is measured")
@@ -133,11 +147,27 @@ def check(args: argparse.Namespace) -> None:
         raise ConfigError("num_devices", args.num_devices, "from 1 to 1024")
 
 
+def check_settings(args: argparse.Namespace, config: EngineConfig) -> None:
+    """Raises ConfigError for a setting of the server that the plan could only ignore."""
+    from octavo.errors import ConfigError
+
+    policy = config.cache.kv_policy
+    if policy != "paged":
+        raise ConfigError("kv_policy", policy, "paged: nothing else is planned for; octavo simulate compares them")
+    if args.device == "cpu":
+        return
+    for flag in (flag for group in ENGINE_GROUPS for flag in flags_of(group)):
+        if flag.field not in OF_ACCELERATORS and hasattr(args, flag.dest):
+            allowed = f"left out with the device {args.device}: it would change nothing of the plan"
+            raise ConfigError(flag.field, getattr(args, flag.dest), allowed)
+
+
 def make_target(args: argparse.Namespace) -> Any:
     """What is planned for; see `plan_target`."""
     from octavo.cli.plan_target import accelerator_target, cpu_target
 
     config = engine_config(args, model=args.model_tag)
+    check_settings(args, config)
     if args.device == "cpu":
         return cpu_target(args, config)
     return accelerator_target(args, config)

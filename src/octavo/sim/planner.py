@@ -78,11 +78,12 @@ class _Search:
         self.tried: list[Tried] = []
         self.num_steps = 0
         self._requests, self._objectives = requests, objectives
+        self._longest = max((len(r.token_ids) + r.num_output_tokens for r in requests), default=0)
         self._horizon_s, self._run_all, self._tolerance = horizon_s, run_all, tolerance
 
     def vary(self, axis: Axis, current: Candidate) -> Candidate:
         """Try all values of a setting; returns the best candidate so far."""
-        candidates, refused = _alternatives(axis, current)
+        candidates, refused = _alternatives(axis, current, self._longest)
         best = self.best
         known = None if best is None else best.candidate.settings
         new = [(value, one) for value, one in candidates if one.settings != known]
@@ -171,7 +172,9 @@ def why_unreachable(candidate: Candidate, requests: Sequence[TimedRequest], obje
             )
             return ConfigError(field, wanted * 1e3, allowed)
     both = f"{objectives.ttft_s * 1e3:g} ms, {objectives.tpot_s * 1e3:g} ms"
-    return ConfigError("objectives", both, "longer: requests one at a time meet them, and no rate that was tried did")
+    return ConfigError(
+        "ttft_ms, tpot_ms", both, "longer: requests one at a time meet them, and no rate that was tried did"
+    )
 
 
 def _better(best: Outcome | None, outcomes: list[Outcome], tolerance: float) -> Outcome:
@@ -182,11 +185,20 @@ def _better(best: Outcome | None, outcomes: list[Outcome], tolerance: float) -> 
     return best
 
 
-def _alternatives(axis: Axis, current: Candidate) -> tuple[list[tuple[Any, Candidate]], list[Tried]]:
+def _able(candidate: Candidate, longest: int) -> Candidate:
+    """The candidate; ConfigError if its memory does not hold the longest request."""
+    most = candidate.system.max_model_len
+    if most < longest:
+        raise ConfigError("max_model_len", most, f"at least {longest}: so many tokens has the longest request")
+    return candidate
+
+
+def _alternatives(axis: Axis, current: Candidate, longest: int) -> tuple[list[tuple[Any, Candidate]], list[Tried]]:
+    """Those that can serve requests of up to `longest` tokens, and the others with the reason."""
     fitting, refused, first = [], [], None
     for value in axis.values:
         try:
-            fitting.append((value, axis.change(current, value)))
+            fitting.append((value, _able(axis.change(current, value), longest)))
         except ConfigError as error:
             first = first or error
             refused.append(Tried(setting=axis.name, value=value, outcome=None, why_not=str(error)))

@@ -180,6 +180,17 @@ def test_settings_that_are_not_given_are_searched(capsys: pytest.CaptureFixture[
     assert "nothing is left for KV" in refused[0]["why_not"]
 
 
+def test_block_sizes_too_small_for_the_longest_request_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred blocks of 8 tokens are fewer than the requests have that 16 tokens a block leave in."""
+    words = ("llama-3.1-8b", "--device", "h100", "--num-blocks", "100", "--num-devices", "1", "--lengths", "200:4",
+             "--kv-cache-dtype", "bfloat16", "--max-num-batched-tokens", "2048", "--max-num-seqs", "4")  # fmt: skip
+    report = planned(capsys, *words)
+    sizes = {one["value"]: one["why_not"] for one in report["alternatives"] if one["setting"] == "block_size"}
+    assert [size for size, why_not in sizes.items() if why_not is None] == [16, 32, 64]
+    assert "max_model_len = 800: must be at least" in sizes[8]
+    assert "so many tokens has the longest request" in sizes[8]
+
+
 def test_the_table_and_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     words = ["plan", "opt-13b", "--device", "h100", "--num-devices", "1", "--kv-cache-dtype", "auto", "--block-size",
@@ -235,7 +246,15 @@ def test_trials_in_processes_of_their_own_give_the_same(monkeypatch: pytest.Monk
         (["opt-13b", "--device", "custom"], "given with --device-memory, --bandwidth and --tflops"),
         (["opt-13b", "--device", "h100", "--tflops", "-1"], "tflops = -1"),
         (["opt-13b", "--device", "h100", "--rate", "0"], "rate = 0"),
-        (["opt-13b", "--device", "h100", "--ttft-ms", "0"], "ttft_s = 0"),
+        (["opt-13b", "--device", "h100", "--ttft-ms", "0"], "ttft_ms = 0.0: must be milliseconds above 0"),
+        (["opt-13b", "--device", "h100", "--tpot-ms", "1e10"], "tpot_ms = 10000000000.0: must be milliseconds above 0"),
+        (["opt-13b", "--device", "h100", "--tpot-ms", "nan"], "tpot_ms = nan: must be milliseconds above 0, at most"),
+        (["opt-13b", "--device", "h100", "--percent", "0"], "percent = 0.0: must be from 1 to 100"),
+        (["opt-13b", "--device", "h100", "--rate", "1e13"], "rate = 10000000000000.0: must be above 0, at most 1e+12"),
+        (["opt-13b", "--device", "h100", "--kv-policy", "orca-max"], "kv_policy = 'orca-max': must be paged"),
+        (["TINY", "--kv-policy", "orca-max"], "kv_policy = 'orca-max': must be paged"),
+        (["opt-13b", "--device", "h100", "--preemption", "swap"], "preemption = 'swap': must be left out with"),
+        (["opt-13b", "--device", "h100", "--quantization", "int4"], "quantization = 'int4': must be left out with"),
         (["opt-13b", "--device", "h100", "--plot", "x.gif"], "ends in .png, .svg or .pdf"),
         (["opt-13b", "--device", "h100", "--fit", "x.json"], "only the device cpu is measured"),
         (["opt-13b", "--device", "h100", "--workload", "beam"], "workload = 'beam': must be one without beam searches"),
@@ -253,7 +272,7 @@ def test_an_impossible_plan_is_one_clear_sentence(
 ) -> None:
     csv = tmp_path / "lengths.csv"
     csv.write_text("input_tokens,output_tokens\n5,4\n8,9\n")
-    words = [str(csv) if word == "CSV" else word for word in words]
+    words = [{"CSV": str(csv), "TINY": str(TINYSTORIES)}.get(word, word) for word in words]
     assert cli.main(["plan", *words]) == 2
     error = capsys.readouterr().err
     assert said in error
