@@ -20,6 +20,7 @@ from octavo.cli.parser import integer
 from octavo.config import EngineConfig, SpeculationConfig
 
 if TYPE_CHECKING:
+    from octavo.cli.plan_target import Target
     from octavo.sim.planner import Jobs
     from octavo.sim.request import TimedRequest
     from octavo.sim.trials import Outcome
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     check(args)
     objectives = Objectives(ttft_s=args.ttft_ms / 1e3, tpot_s=args.tpot_ms / 1e3, percent=args.percent)
     target = make_target(args)
-    requests, num_left_out = make_requests(args, target.start.system.max_model_len)
+    requests, num_left_out = make_requests(args, target)
     horizon_s = RESIDENCES * residence_s(target.start, requests, objectives)
     with Workers() as workers:
         plan = search(target.start, target.axes, requests, objectives, horizon_s=horizon_s, run_all=workers.run_all)
@@ -162,7 +163,7 @@ def check_settings(args: argparse.Namespace, config: EngineConfig) -> None:
             raise ConfigError(flag.field, getattr(args, flag.dest), allowed)
 
 
-def make_target(args: argparse.Namespace) -> Any:
+def make_target(args: argparse.Namespace) -> Target:
     """What is planned for; see `plan_target`."""
     from octavo.cli.plan_target import accelerator_target, cpu_target
 
@@ -173,8 +174,9 @@ def make_target(args: argparse.Namespace) -> Any:
     return accelerator_target(args, config)
 
 
-def make_requests(args: argparse.Namespace, max_model_len: int) -> tuple[list[TimedRequest], int]:
-    """Requests that arrive once a second on average, and how many of a hundred the context has no room for.
+def make_requests(args: argparse.Namespace, target: Target) -> tuple[list[TimedRequest], int]:
+    """Requests that arrive once a second on average, and how many of a hundred the context has no room for. What is to
+    be known of their file is added to the target's notes.
 
     Raises:
         ConfigError: For an unknown workload, a bad file, or requests of which none fits.
@@ -185,10 +187,12 @@ def make_requests(args: argparse.Namespace, max_model_len: int) -> tuple[list[Ti
     from octavo.traces.catalogue import workload
 
     trace = None if args.trace is None else Path(args.trace)
+    max_model_len = target.start.system.max_model_len
+    notes: dict[str, None] = {}
 
     def make(count: int) -> list[TimedRequest]:
         if args.lengths is None:
-            return workload(args.workload, 1.0, float(count), args.seed, trace=trace)
+            return workload(args.workload, 1.0, float(count), args.seed, trace=trace, tell=notes.setdefault)
         arrivals = poisson(1.0, float(count), Random(f"{args.seed} arrivals"))
         return from_lengths(lengths(args, max_model_len), arrivals, Random(f"{args.seed} lengths"))
 
@@ -199,6 +203,7 @@ def make_requests(args: argparse.Namespace, max_model_len: int) -> tuple[list[Ti
         )
     num_tokens = sum(len(request.token_ids) for request in sample)
     everyone = make(max(_SAMPLE, min(MOST_REQUESTS, MOST_TOKENS * len(sample) // max(1, num_tokens))))
+    target.notes.extend(notes)
     fitting = [r for r in everyone if len(r.token_ids) + r.num_output_tokens <= max_model_len]
     if not fitting:
         longest = min(len(r.token_ids) + r.num_output_tokens for r in everyone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from octavo.sim.result import SimResult
 
 ALL = "all"
+MOST_BLOCKS = 1 << 24
+MOST_SEQS = 1 << 16
+WHOLE_ANSWERS = (
+    "fastertransformer hands out answers whole, when its batch ends: TTFT is that moment, and there is no TPOT"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--rate", type=float, nargs="+", default=None, metavar="R", help="requests a second; several make a curve"
     )
-    load.add_argument("--duration", type=float, default=600.0, metavar="S", help="seconds of arrivals (default: 600)")
+    load.add_argument(
+        "--duration",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds of arrivals, of 250000 requests at most (default: 600)",
+    )
     load.add_argument("--seed", type=integer, default=0, metavar="N", help="of lengths and arrivals (default: 0)")
     load.add_argument(
         "--arrivals",
@@ -48,10 +60,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--num-blocks", type=integer, metavar="N", help="KV blocks (default: the paper's)")
     what.add_argument("--max-num-seqs", type=integer, metavar="N", help="sequences at once (default: the paper's)")
     what.add_argument("--max-num-batched-tokens", type=integer, metavar="N", help="tokens in a step (default: 2560)")
-    what.add_argument("--batch-size", type=integer, metavar="N", help="requests in a batch of fastertransformer")
-    what.add_argument("--preemption", default="recompute", metavar="WAY", help="recompute, swap or auto")
     what.add_argument(
-        "--num-host-blocks", type=integer, default=0, metavar="N", help="blocks of host memory to swap to"
+        "--batch-size",
+        type=integer,
+        metavar="N",
+        help="requests in a batch of fastertransformer (default: the paper's)",
+    )
+    what.add_argument(
+        "--preemption",
+        default="recompute",
+        metavar="WAY",
+        help="of paged: recompute, swap or auto (default: recompute)",
+    )
+    what.add_argument(
+        "--num-host-blocks", type=integer, default=0, metavar="N", help="blocks of host memory to swap to (default: 0)"
     )
     what.add_argument("--enable-prefix-caching", action="store_true", help="reuse the KV of prompts that begin alike")
     what.add_argument("--until", type=float, metavar="S", help="end at this simulated time, whoever still runs")
@@ -59,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from octavo.sim.paper_systems import REQUEST_LEVEL
     from octavo.traces.catalogue import CATALOGUE, lookup, workload
 
     if args.list_workloads:
@@ -69,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json != "-":
         check_file("json", args.json)
     entry = lookup(args.workload)
+    notes: dict[str, None] = {}
     rates: list[float | None] = args.rate or [None]
     rows = []
     for rate in rates:
@@ -84,12 +108,17 @@ def run(args: argparse.Namespace) -> int:
             beam_width=args.beam_width,
             block_size=args.block_size,
             max_model_len=_max_model_len(args.model),
+            tell=notes.setdefault,
         )
         for policy in _policies(args.kv_policy):
             started = time.perf_counter()
-            result = _simulate(_system(args, policy), requests, args.until)
+            label = policy if rate is None else f"{policy}, {rate:g} requests/s"
+            result = _simulate(_system(args, policy), requests, args.until, label)
+            if policy == REQUEST_LEVEL:
+                notes.setdefault(WHOLE_ANSWERS)
             rows.append(_figures(policy, rate, len(requests), result, time.perf_counter() - started))
-    _report(args, entry.summary, rows)
+    source = entry.summary if args.trace is None else f"from {Path(args.trace).name}"
+    _report(args, source, rows, list(notes))
     return 0
 
 
@@ -102,18 +131,46 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError(name, value, "seconds above 0, at most 10000000")
     if not 1 <= args.block_size <= 256 or args.block_size & (args.block_size - 1):
         raise ConfigError("block_size", args.block_size, "a power of two from 1 to 256")
-    for name in ("num_blocks", "max_num_seqs", "max_num_batched_tokens", "batch_size", "num_host_blocks"):
+    for name, least, most in (
+        ("num_blocks", 1, MOST_BLOCKS),
+        ("num_host_blocks", 0, MOST_BLOCKS),
+        ("max_num_seqs", 1, MOST_SEQS),
+        ("batch_size", 1, MOST_SEQS),
+        ("max_num_batched_tokens", 1, 1 << 20),
+        ("n", 1, MOST_SEQS),
+        ("beam_width", 1, MOST_SEQS),
+    ):
         value = getattr(args, name)
-        least = 0 if name == "num_host_blocks" else 1
-        if value is not None and not least <= value < 1 << 31:
-            raise ConfigError(name, value, f"an integer of at least {least}")
+        if value is not None and not least <= value <= most:
+            raise ConfigError(name, value, f"from {least} to {most}")
+    _check_paged(args)
+    if args.batch_size is not None and not {"fastertransformer", ALL}.intersection(args.kv_policy):
+        raise ConfigError(
+            "batch_size", args.batch_size, "left out but for fastertransformer: the others have no batches"
+        )
+    for rate in args.rate or ():
+        if not 0 < rate <= 1e5:
+            raise ConfigError("rate", rate, "requests a second above 0, at most 100000")
+
+
+def _check_paged(args: argparse.Namespace) -> None:
+    """What only the paged system has."""
+    from octavo.core.preemption import WAYS
+    from octavo.errors import ConfigError
+
+    if args.preemption not in WAYS:
+        raise ConfigError("preemption", args.preemption, "one of " + ", ".join(WAYS))
     if args.enable_prefix_caching and args.kv_policy not in (["paged"], [ALL]):
         raise ConfigError("enable_prefix_caching", True, "left out but for paged: the others share nothing")
     if args.num_host_blocks and args.kv_policy not in (["paged"], [ALL]):
         raise ConfigError("num_host_blocks", args.num_host_blocks, "0 but for paged: the others never swap")
-    for rate in args.rate or ():
-        if not 0 < rate <= 1e5:
-            raise ConfigError("rate", rate, "requests a second above 0, at most 100000")
+    if args.preemption != "recompute":
+        if args.kv_policy not in (["paged"], [ALL]):
+            raise ConfigError("preemption", args.preemption, "left out but for paged: the others preempt nobody")
+        if not args.num_host_blocks:
+            raise ConfigError("preemption", args.preemption, "given with num_host_blocks above 0: blocks to swap to")
+    elif args.num_host_blocks:
+        raise ConfigError("num_host_blocks", args.num_host_blocks, "0 with preemption recompute: nobody is swapped")
 
 
 def _max_model_len(model: str) -> int:
@@ -153,7 +210,8 @@ def _system(args: argparse.Namespace, policy: str) -> PaperSystem:
     return chosen._replace(system=msgspec.structs.replace(chosen.system, **asked))
 
 
-def _simulate(chosen: PaperSystem, requests: list[Any], until_s: float | None) -> SimResult:
+def _simulate(chosen: PaperSystem, requests: list[Any], until_s: float | None, label: str) -> SimResult:
+    from octavo.cli.simulate_progress import SimulationProgress
     from octavo.sim.simulator import simulate
 
     beams = None
@@ -161,10 +219,16 @@ def _simulate(chosen: PaperSystem, requests: list[Any], until_s: float | None) -
         from octavo.traces.beams import recorded_beams
 
         beams = recorded_beams()
-    return simulate(chosen.system, chosen.cost, requests, until_s=until_s, beams=beams)
+    with SimulationProgress(label, requests) as progress:
+        probes = (progress,) if sys.stderr.isatty() else ()
+        return simulate(chosen.system, chosen.cost, requests, probes=probes, until_s=until_s, beams=beams)
 
 
 def _figures(policy: str, rate: float | None, count: int, result: SimResult, wall_s: float) -> dict[str, Any]:
+    import math
+
+    from octavo.sim.paper_systems import REQUEST_LEVEL
+
     return {
         "kv_policy": policy,
         "rate": rate,
@@ -173,7 +237,7 @@ def _figures(policy: str, rate: float | None, count: int, result: SimResult, wal
         "normalized_latency_s": result.normalized_latency_s,
         "ttft_p50_s": result.ttft_s(50),
         "ttft_p99_s": result.ttft_s(99),
-        "tpot_p50_s": result.tpot_s(50),
+        "tpot_p50_s": math.inf if policy == REQUEST_LEVEL else result.tpot_s(50),
         "latency_p50_s": result.latency_s(50),
         "tokens_per_s": result.throughput_tokens_per_s,
         "mean_running": result.mean_running,
@@ -185,7 +249,7 @@ def _figures(policy: str, rate: float | None, count: int, result: SimResult, wal
     }
 
 
-def _report(args: argparse.Namespace, summary: str, rows: list[dict[str, Any]]) -> None:
+def _report(args: argparse.Namespace, source: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
     import json
     import math
 
@@ -195,9 +259,13 @@ def _report(args: argparse.Namespace, summary: str, rows: list[dict[str, Any]]) 
     )
     if args.json == "-":
         print(text)
+        for note in notes:
+            print(note, file=sys.stderr)
         return
-    _print_table(f"{args.model}, {args.workload}: {summary}", rows)
-    if args.json:
+    _print_table(f"{args.model}, {args.workload}: {source}", rows)
+    for note in notes:
+        print(f"* {note}")
+    if args.json is not None:
         Path(args.json).write_text(text + "\n")
         print(f"written to {args.json}")
 

@@ -16,6 +16,9 @@ from octavo.sim.request import TimedRequest
 Conversation = list[tuple[int, int]]
 """(tokens of the query, tokens of the answer) of each round."""
 
+MOST_SEQUENCES = 500_000
+"""Answers and beams of all requests of a workload."""
+
 _PREFIX_TOKEN = 1
 _FIRST_OWN_TOKEN = 2
 """From here on, tokens that tell prompts apart."""
@@ -40,8 +43,14 @@ def from_lengths(
         beam_width: Beams of each search (section 6.3, beam search); `n` is 1 then.
 
     Raises:
-        ConfigError: If there are no pairs.
+        ConfigError: If there are no pairs, or more than MOST_SEQUENCES answers or beams in all.
     """
+    num_sequences = len(arrivals) * (beam_width or n)
+    if num_sequences > MOST_SEQUENCES:
+        allowed = (
+            f"at most {MOST_SEQUENCES} in a run: lower {'beam_width' if beam_width else 'n'}, the rate or the duration"
+        )
+        raise ConfigError("sequences", num_sequences, allowed)
     lengths = _first(pairs, len(arrivals))
     rng.shuffle(lengths)
     return [

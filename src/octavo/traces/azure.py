@@ -6,11 +6,12 @@ CC BY 4.0; Patel et al., "Splitwise", ISCA 2024.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.traces.files import bad, lines, token_count
+from octavo.traces.files import bad, in_order, lines, token_count
 
 _COLUMNS = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
 
@@ -24,8 +25,11 @@ class TracedLengths(NamedTuple):
     num_output_tokens: int
 
 
-def read_azure(path: Path) -> list[TracedLengths]:
+def read_azure(path: Path, tell: Callable[[str], None] = lambda note: None) -> list[TracedLengths]:
     """Read an Azure trace, plain or gzip, in order of time.
+
+    Args:
+        tell: Told if the file itself is not in that order.
 
     Raises:
         ConfigError: If the file cannot be read or a line is not such a record; the message names file, line, value.
@@ -34,7 +38,8 @@ def read_azure(path: Path) -> list[TracedLengths]:
     number, first = next(found)
     if [cell.strip() for cell in first.split(",")] != _COLUMNS:
         raise bad(path, number, "columns", first, ",".join(_COLUMNS))
-    records = sorted((_record(path, number, line) for number, line in found), key=lambda record: record[0])
+    numbered = [(number, _record(path, number, line)) for number, line in found]
+    records = in_order(path, numbered, lambda record: record[0], tell)
     if not records:
         raise bad(path, number + 1, "line", "", "a record: the file holds none")
     start = records[0][0]

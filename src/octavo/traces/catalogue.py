@@ -49,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """shared-prefix: the prefix is cut to whole blocks."""
     new_prob: float = 0.1
     """chat, multi-turn: probability that an arrival begins a conversation."""
+    tell: Callable[[str], None] = lambda note: None
+    """Told what is to be known of the file, such as that its lines were not in order of time."""
 
     def __post_init__(self) -> None:
         for field in ("n", "beam_width", "block_size", "max_model_len"):
@@ -143,7 +145,7 @@ def _conversations(settings: Settings) -> list[Conversation]:
 
 
 def _azure(settings: Settings) -> list[TimedRequest]:
-    records = read_azure(_trace(settings))
+    records = read_azure(_trace(settings), settings.tell)
     kept = _kept(records, settings, lambda record: record.num_input_tokens + record.num_output_tokens)
     times = _arrivals(settings, [record.time_s for record in kept])
     pairs = [(record.num_input_tokens, record.num_output_tokens) for record in kept]
@@ -151,7 +153,7 @@ def _azure(settings: Settings) -> list[TimedRequest]:
 
 
 def _mooncake(settings: Settings) -> list[TimedRequest]:
-    records = read_mooncake(_trace(settings))
+    records = read_mooncake(_trace(settings), settings.tell)
     kept = _kept(records, settings, lambda record: record.input_length + record.output_length)
     times = _arrivals(settings, [record.timestamp / 1000 for record in kept])
     return mooncake_requests(kept, times, _rng(settings, "seeds"))

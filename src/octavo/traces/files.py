@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from octavo.errors import ConfigError
+
+_Record = TypeVar("_Record")
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -52,6 +55,21 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 def bad(path: Path, line: int, field: str, value: object, allowed: str) -> ConfigError:
     """The error for a value that a file may not hold."""
     return ConfigError(f"{path}, line {line}: {field}", value, allowed)
+
+
+def in_order(
+    path: Path, records: list[tuple[int, _Record]], when: Callable[[_Record], Any], tell: Callable[[str], None]
+) -> list[_Record]:
+    """The records of numbered lines in order of time, those of one time as they came.
+
+    Args:
+        tell: Told of the first line that is earlier than the one before it, if there is one.
+    """
+    for (_, before), (number, record) in pairwise(records):
+        if when(record) < when(before):
+            tell(f"{path.name}, line {number} is earlier than the line before it: the trace was put in order of time")
+            break
+    return sorted((record for _, record in records), key=when)
 
 
 def token_count(path: Path, line: int, field: str, text: str, *, least: int = 1) -> int:

@@ -6,14 +6,14 @@ FAST 2025.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import msgspec
 
 from octavo.sim.request import TimedRequest
-from octavo.traces.files import MAX_TOKENS, bad, lines
+from octavo.traces.files import MAX_TOKENS, bad, in_order, lines
 
 BLOCK_TOKENS = 512
 """Tokens that one id of `hash_ids` stands for."""
@@ -31,15 +31,17 @@ class MooncakeRecord(msgspec.Struct, frozen=True):
     equal tokens before them."""
 
 
-def read_mooncake(path: Path) -> list[MooncakeRecord]:
+def read_mooncake(path: Path, tell: Callable[[str], None] = lambda note: None) -> list[MooncakeRecord]:
     """Read a Mooncake trace, plain or gzip, in order of time.
+
+    Args:
+        tell: Told if the file itself is not in that order.
 
     Raises:
         ConfigError: If the file cannot be read or a line is not such a record; the message names file, line, value.
     """
-    records = [_record(path, number, line) for number, line in lines(path)]
-    records.sort(key=lambda record: record.timestamp)
-    return records
+    numbered = [(number, _record(path, number, line)) for number, line in lines(path)]
+    return in_order(path, numbered, lambda record: record.timestamp, tell)
 
 
 def mooncake_requests(records: Sequence[MooncakeRecord], arrivals: Sequence[float], rng: Random) -> list[TimedRequest]:

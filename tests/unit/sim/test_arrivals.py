@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import ConfigError
-from octavo.sim.arrivals import artifact, bursty, from_trace, poisson
+from octavo.sim.arrivals import MOST_REQUESTS, artifact, bursty, from_trace, poisson
 
 RATES = st.floats(0.05, 50)
 DURATIONS = st.floats(0.5, 200)
@@ -86,6 +87,22 @@ def test_bad_settings_are_named(bad: float) -> None:
         bursty(1, 1, Random(0), bad)
     with pytest.raises(ConfigError, match="rate"):
         from_trace([0, 1], 1, bad)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: poisson(1e5, 1e7, Random(0)),
+        lambda: bursty(1e5, 1e7, Random(0)),
+        lambda: bursty(MOST_REQUESTS / 2, 1.0, Random(1), cv=1000.0),  # half as many are expected; this draw has more
+        lambda: artifact(900, 1e5, 0),
+        lambda: from_trace([0.0, 1e-9], 1e7),
+        lambda: from_trace([0.0, 1.0], 1e7, 1e5),
+    ],
+)
+def test_more_requests_than_a_run_may_have_are_refused_at_once(draw: Callable[[], list[float]]) -> None:
+    with pytest.raises(ConfigError, match=r"requests = \d+: must be at most 250000 in a run: lower the rate"):
+        draw()
 
 
 @pytest.mark.parametrize("times", [[], [1.0], [2.0, 2.0]])

@@ -48,7 +48,9 @@ def test_azure_is_put_in_order_and_may_name_a_zone(tmp_path: Path) -> None:
     path.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:03.5+00:00,3,4\n2024-05-10 00:00:01+00:00,1,2\n"
     )
-    assert read_azure(path) == [(0.0, 1, 2), (2.5, 3, 4)]
+    notes: list[str] = []
+    assert read_azure(path, notes.append) == [(0.0, 1, 2), (2.5, 3, 4)]
+    assert notes == ["trace.csv, line 3 is earlier than the line before it: the trace was put in order of time"]
 
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -91,6 +93,15 @@ def test_mooncake_as_published() -> None:
     assert records[0] == MooncakeRecord(0, 6758, 500, list(range(14)))
     assert statistics.mean(record.input_length for record in records) == pytest.approx(14276.3, abs=0.1)
     assert sum(len(record.hash_ids) for record in records) == 11349
+
+
+def test_mooncake_is_put_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(GOOD.replace(": 0,", ": 9,") + GOOD + GOOD.replace(": 0,", ": 5,"))
+    notes: list[str] = []
+    assert [record.timestamp for record in read_mooncake(path, notes.append)] == [0, 5, 9]
+    assert notes == ["trace.jsonl, line 2 is earlier than the line before it: the trace was put in order of time"]
+    read_mooncake(MOONCAKE, lambda note: pytest.fail(note))
 
 
 @pytest.mark.parametrize("block_size", [16, 64, 256])
