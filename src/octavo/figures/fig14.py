@@ -39,7 +39,7 @@ PANELS: dict[str, Panel] = {
     "parallel 4": Panel("(b) Parallel, 4 answers", "parallel", (("n", 4),), (8.8, 6.3, 4.4, 1)),
     "parallel 6": Panel("(c) Parallel, 6 answers", "parallel", (("n", 6),), (5.9, 4.3, 3, 0.7)),
     "beam 2": Panel("(d) Beam search, width 2", "beam", (("beam_width", 2),), (19, 11.8, 8.5, 2)),
-    "beam 4": Panel("(e) Beam search, width 4", "beam", (("beam_width", 4),), (11, 5.8, 4, 1)),
+    "beam 4": Panel("(e) Beam search, width 4", "beam", (("beam_width", 4),), (11, 5.8, 4, 0.7)),
     "beam 6": Panel("(f) Beam search, width 6", "beam", (("beam_width", 6),), (8, 3.8, 2.7, 0.65)),
 }
 
