@@ -13,117 +13,105 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.errors import ConfigError
+from octavo.http_config import HTTPConfig
+from octavo.settings import check_choice, check_choices, check_range, setting
 
-
-def _setting(
-    default: Any, help: str, *, flag: str = "", aliases: tuple[str, ...] = (), choices: tuple[str, ...] = ()
-) -> Any:
-    return field(default=default, metadata={"help": help, "flag": flag, "aliases": aliases, "choices": choices})
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(name, value, "one of " + ", ".join(choices))
-
-
-def _check_range(name: str, value: float | None, low: float, high: float, unit: str = "") -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(name, value, f"from {low:g} to {high:g}{unit}")
-
-
-def _check_choices(config: Any) -> None:
-    for f in dataclasses.fields(config):
-        choices = f.metadata.get("choices")
-        if choices:
-            _check_choice(f.name, getattr(config, f.name), choices)
+__all__ = [
+    "CacheConfig",
+    "DraftingConfig",
+    "EngineConfig",
+    "ExecutionConfig",
+    "HTTPConfig",
+    "ModelConfig",
+    "SchedulerConfig",
+    "SpeculationConfig",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Which model, and in what form."""
 
-    model: str = _setting("smollm2-135m", "catalogue name, Hugging Face folder, .gguf file or hub id")
-    tokenizer: str | None = _setting(None, "tokenizer.json or a folder that has one, instead of the model's own")
-    revision: str | None = _setting(None, "branch, tag or commit of a hub model")
-    download_dir: str | None = _setting(None, "where models are kept (default: the user cache)")
-    dtype: str = _setting(
+    model: str = setting("smollm2-135m", "catalogue name, Hugging Face folder, .gguf file or hub id")
+    tokenizer: str | None = setting(None, "tokenizer.json or a folder that has one, instead of the model's own")
+    revision: str | None = setting(None, "branch, tag or commit of a hub model")
+    download_dir: str | None = setting(None, "where models are kept (default: the user cache)")
+    dtype: str = setting(
         "auto",
         "weights and arithmetic; auto is bfloat16 where the CPU has it, else float32",
         choices=("auto", "bfloat16", "float32"),
     )
-    quantization: str = _setting(
+    quantization: str = setting(
         "auto",
         "matrices in memory: auto keeps what is stored quantised (GGUF), none expands it to the dtype, int8 and int4 "
         "round everything stored in more bits (int4 leaves embedding and logits at 8)",
         choices=("auto", "none", "int8", "int4"),
     )
-    max_model_len: int | None = _setting(None, "longest prompt plus answer, in tokens (default: the model's context)")
-    chat_template: str | None = _setting(None, "Jinja file to use instead of the model's own chat template")
+    max_model_len: int | None = setting(None, "longest prompt plus answer, in tokens (default: the model's context)")
+    chat_template: str | None = setting(None, "Jinja file to use instead of the model's own chat template")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_range("max_model_len", self.max_model_len, 1, 1 << 24, " tokens")
+        check_choices(self)
+        check_range("max_model_len", self.max_model_len, 1, 1 << 24, " tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheConfig:
     """KV memory."""
 
-    block_size: int | None = _setting(
+    block_size: int | None = setting(
         None, "tokens per KV block, a power of two from 1 to 256 (default: 8 to 64, by model and workload)"
     )
-    expected_tokens: int = _setting(512, "prompt plus answer of a typical request; helps to choose the block size")
-    kv_cache_dtype: str = _setting(
+    expected_tokens: int = setting(512, "prompt plus answer of a typical request; helps to choose the block size")
+    kv_cache_dtype: str = setting(
         "auto",
         "KV in memory; auto follows the weights, int8 has one scale per token and head",
         choices=("auto", "bfloat16", "float32", "int8"),
     )
-    kv_policy: str = _setting(
+    kv_policy: str = setting(
         "paged",
         "how KV is kept: in pages, or as the systems do that the PagedAttention paper compares with, which reserve one "
         "piece of memory for a whole sequence: its max_tokens (orca-oracle), rounded up to a power of two (orca-pow2), "
         "or the whole context (orca-max; fastertransformer also batches requests whole)",
         choices=("paged", "orca-oracle", "orca-pow2", "orca-max", "fastertransformer"),
     )
-    enable_prefix_caching: bool | None = _setting(
+    enable_prefix_caching: bool | None = setting(
         None, "reuse the KV of prompts and answers that begin alike (default: on where KV is paged)"
     )
-    eviction: str = _setting(
+    eviction: str = setting(
         "lru",
         "which cached block makes room first: least recently used, or cheapest to do without",
         choices=("lru", "cost"),
     )
-    preemption: str = _setting(
+    preemption: str = setting(
         "auto",
         "how a request gives way: swap to host memory, recompute later, or whichever measured cheaper",
         choices=("auto", "swap", "recompute"),
         aliases=("preemption-mode",),
     )
-    swap_space_bytes: int | None = _setting(
+    swap_space_bytes: int | None = setting(
         None, "host memory to swap KV to, in bytes (default: a quarter of the KV memory)"
     )
-    erase_freed_blocks: bool = _setting(False, "zero every KV block as soon as it is freed")
-    kv_cache_memory_bytes: int | None = _setting(None, "bytes of KV memory (default: from what is really free)")
-    memory_fraction: float = _setting(
+    erase_freed_blocks: bool = setting(False, "zero every KV block as soon as it is freed")
+    kv_cache_memory_bytes: int | None = setting(None, "bytes of KV memory (default: from what is really free)")
+    memory_fraction: float = setting(
         0.5, "share of the free memory that KV may take", aliases=("gpu-memory-utilization",)
     )
-    num_blocks: int | None = _setting(
+    num_blocks: int | None = setting(
         None, "KV blocks, instead of sizing by memory", aliases=("num-gpu-blocks-override",)
     )
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check_choices(self)
         size = self.block_size
         if size is not None and (not 1 <= size <= 256 or size & (size - 1)):
             raise ConfigError("block_size", self.block_size, "a power of two from 1 to 256")
         if not 0.0 < self.memory_fraction <= 1.0:
             raise ConfigError("memory_fraction", self.memory_fraction, "above 0 and at most 1")
-        _check_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 1 << 50, " bytes")
-        _check_range("num_blocks", self.num_blocks, 2, 1 << 31)
-        _check_range("expected_tokens", self.expected_tokens, 1, 1 << 24, " tokens")
-        _check_range("swap_space_bytes", self.swap_space_bytes, 0, 1 << 50, " bytes")
+        check_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 1 << 50, " bytes")
+        check_range("num_blocks", self.num_blocks, 2, 1 << 31)
+        check_range("expected_tokens", self.expected_tokens, 1, 1 << 24, " tokens")
+        check_range("swap_space_bytes", self.swap_space_bytes, 0, 1 << 50, " bytes")
         if self.enable_prefix_caching and self.kv_policy != "paged":
             raise ConfigError("enable_prefix_caching", True, f"off with kv_policy {self.kv_policy}: nothing is shared")
         if self.swap_space_bytes and self.kv_policy != "paged":
@@ -140,45 +128,45 @@ class CacheConfig:
 class SchedulerConfig:
     """What one step may hold."""
 
-    max_num_seqs: int = _setting(64, "sequences running at once")
-    max_num_batched_tokens: int = _setting(
+    max_num_seqs: int = setting(64, "sequences running at once")
+    max_num_batched_tokens: int = setting(
         128, "tokens computed in one step; longer prompts are split, so that nobody who streams waits long"
     )
-    admission: str = _setting(
+    admission: str = setting(
         "fcfs",
         "who is admitted next: first come first served, or skip: who fits now may pass who does not, 64 times at most",
         choices=("fcfs", "skip"),
     )
-    depth: int = _setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
-    max_waiting: int = _setting(
+    depth: int = setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
+    max_waiting: int = setting(
         1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",)
     )
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_range("max_num_seqs", self.max_num_seqs, 1, 1 << 16)
-        _check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1, 1 << 20, " tokens")
-        _check_range("depth", self.depth, 1, 2)
-        _check_range("max_waiting", self.max_waiting, 1, 1 << 24)
+        check_choices(self)
+        check_range("max_num_seqs", self.max_num_seqs, 1, 1 << 16)
+        check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1, 1 << 20, " tokens")
+        check_range("depth", self.depth, 1, 2)
+        check_range("max_waiting", self.max_waiting, 1, 1 << 24)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionConfig:
     """What computes, and where."""
 
-    backend: str = _setting("cpu", "back end", choices=("cpu", "reference", "torch"))
-    host: str = _setting(
+    backend: str = setting("cpu", "back end", choices=("cpu", "reference", "torch"))
+    host: str = setting(
         "process", "where the engine runs", flag="engine-host", choices=("inline", "thread", "process")
     )
-    executor: str = _setting("local", "who runs the plans: a registered name, or module:attribute")
-    num_threads: int | None = _setting(None, "compute threads (default: the cores this process may use)")
-    isa: str | None = _setting(None, "force a CPU kernel path: avx512, avx2 or portable (also OCTAVO_ISA)")
+    executor: str = setting("local", "who runs the plans: a registered name, or module:attribute")
+    num_threads: int | None = setting(None, "compute threads (default: the cores this process may use)")
+    isa: str | None = setting(None, "force a CPU kernel path: avx512, avx2 or portable (also OCTAVO_ISA)")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_range("num_threads", self.num_threads, 1, 1024)
+        check_choices(self)
+        check_range("num_threads", self.num_threads, 1, 1024)
         if self.isa is not None:
-            _check_choice("isa", self.isa, ("avx512", "avx2", "portable"))
+            check_choice("isa", self.isa, ("avx512", "avx2", "portable"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,13 +199,13 @@ class DraftingConfig:
             is_missing = name == "model" and value is None
             if not is_missing and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
                 raise ConfigError(f"speculative_config.{name}", value, allowed)
-        _check_choice("speculative_config.method", self.method, ("ngram", "draft_model"))
+        check_choice("speculative_config.method", self.method, ("ngram", "draft_model"))
         for name, low, high in (
             ("num_speculative_tokens", 1, 64),
             ("prompt_lookup_max", 1, 64),
             ("prompt_lookup_min", 1, self.prompt_lookup_max),
         ):
-            _check_range(f"speculative_config.{name}", getattr(self, name), low, high)
+            check_range(f"speculative_config.{name}", getattr(self, name), low, high)
         if (self.method == "draft_model") != (self.model is not None):
             allowed = "the draft model, with the method draft_model" if self.model is None else "left out with ngram"
             raise ConfigError("speculative_config.model", self.model, allowed)
@@ -227,7 +215,7 @@ class DraftingConfig:
 class SpeculationConfig:
     """Speculative decoding."""
 
-    speculative_config: str | None = _setting(
+    speculative_config: str | None = setting(
         None, 'JSON: {"method": "ngram" or "draft_model", "model", "num_speculative_tokens", ...} (default: off)'
     )
 
@@ -290,44 +278,6 @@ class EngineConfig:
             ConfigError: For a name that no group has, or a value out of range.
         """
         return _from_flat(cls, settings)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HTTPConfig:
-    """The HTTP server."""
-
-    host: str = _setting("127.0.0.1", "address to listen on")
-    port: int = _setting(8000, "TCP port")
-    served_model_name: tuple[str, ...] = _setting((), "names the model answers to (default: the MODEL argument)")
-    api_key: tuple[str, ...] = _setting((), "accepted API keys (also OCTAVO_API_KEY); none means open")
-    admin_api_key: str | None = _setting(
-        None, "key of the /v1/kv admin routes (also OCTAVO_ADMIN_API_KEY); without one they are closed"
-    )
-    max_beam_width: int = _setting(64, "largest beam_width a request may ask for")
-    max_logprobs: int = _setting(20, "largest logprobs a request may ask for")
-    max_n: int = _setting(128, "largest n a request may ask for")
-    max_body_bytes: int = _setting(16 << 20, "largest request body, in bytes")
-    max_prompts: int = _setting(1024, "prompts in one completions request")
-    shutdown_timeout: float = _setting(30.0, "seconds that running requests get after SIGTERM")
-    stall_timeout: float = _setting(
-        10.0, "seconds without a step, while there are requests, after which /health says 503"
-    )
-    log_level: str = _setting("info", "log level", choices=("debug", "info", "warning", "error"))
-    vllm_metric_names: bool = _setting(True, "also export metrics under the vllm: names that routers parse")
-
-    def __post_init__(self) -> None:
-        _check_choices(self)
-        for name, keys in (("api_key", self.api_key), ("admin_api_key", (self.admin_api_key,))):
-            if any(key is not None and not key.strip() for key in keys):
-                raise ConfigError(name, "", "a text that is not empty")
-        _check_range("port", self.port, 0, 65535)
-        _check_range("max_logprobs", self.max_logprobs, 0, 1 << 20)
-        _check_range("max_n", self.max_n, 1, 1 << 14)
-        _check_range("max_beam_width", self.max_beam_width, 1, 1 << 10)
-        _check_range("max_body_bytes", self.max_body_bytes, 1024, 1 << 40, " bytes")
-        _check_range("max_prompts", self.max_prompts, 1, 1 << 20)
-        _check_range("shutdown_timeout", self.shutdown_timeout, 0, 1e6, " seconds")
-        _check_range("stall_timeout", self.stall_timeout, 0.1, 1e6, " seconds")
 
 
 def _from_flat(cls: type[EngineConfig], settings: dict[str, Any]) -> EngineConfig:

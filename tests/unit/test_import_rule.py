@@ -22,7 +22,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Each room names the rooms, or the single modules, that it may import. Its own modules are always allowed.
     "errors": set(),
     "messages": {"errors"},
-    "config": {"errors"},
+    "settings": {"errors"},  # how one is declared
+    "http_config": {"errors", "settings"},  # which config names too
+    "config": {"errors", "settings", "http_config"},
     "registry": {"errors"},
     "core": VALUES,
     "backends": VALUES | {"_native"},
@@ -46,6 +48,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     # Distributions outside the standard library, by room.
     "errors": set(),
     "messages": {"msgspec"},
+    "settings": set(),
+    "http_config": set(),
     "config": set(),
     "registry": set(),
     "core": {"msgspec"},
