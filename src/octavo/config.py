@@ -138,9 +138,7 @@ class SchedulerConfig:
         choices=("fcfs", "skip"),
     )
     depth: int = setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
-    max_waiting: int = setting(
-        1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",)
-    )
+    max_waiting: int = setting(1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",))
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -155,9 +153,7 @@ class ExecutionConfig:
     """What computes, and where."""
 
     backend: str = setting("cpu", "back end", choices=("cpu", "reference", "torch"))
-    host: str = setting(
-        "process", "where the engine runs", flag="engine-host", choices=("inline", "thread", "process")
-    )
+    host: str = setting("process", "where the engine runs", flag="engine-host", choices=("inline", "thread", "process"))
     executor: str = setting("local", "who runs the plans: a registered name, or module:attribute")
     num_threads: int | None = setting(None, "compute threads (default: the cores this process may use)")
     isa: str | None = setting(None, "force a CPU kernel path: avx512, avx2 or portable (also OCTAVO_ISA)")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from octavo.config import HTTPConfig
-from octavo.server.app import create_app
 from octavo.server.auth import OPEN_PATHS
-from support.infos import tiny_info
+from support.app import served_routes
 from support.server_process import ServerProcess
 
 KEY = "sk-first-0123456789"
@@ -30,16 +28,12 @@ def keyed(start_server: Any) -> ServerProcess:
     return start_server(*flags)
 
 
-def served_routes() -> list[Any]:
-    """Every route of the application, as the router has them; no engine is asked for that."""
-    return create_app(SimpleNamespace(info=tiny_info()), HTTPConfig()).routes  # type: ignore[arg-type, return-value]
-
-
 def auth(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
 def test_every_route_but_the_probes_needs_a_key(keyed: ServerProcess) -> None:
+    assert {"/health", "/ready", "/ping"} == OPEN_PATHS
     paths = [route.path.replace("{model_id:path}", "tiny") for route in served_routes()]
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/metrics", "/version"} <= set(paths)
     for path in [*paths, "/nothing", "/", "/docs", "/v1"]:

@@ -123,9 +123,7 @@ class AsyncEngine:
             ShuttingDownError: If the engine drains.
         """
         self._check_open()
-        limit = self.info.max_num_seqs + self.config.scheduler.max_waiting
-        if len(self._dispatcher) >= limit:
-            raise OverloadedError(f"{len(self._dispatcher)} requests are running or waiting; try again later")
+        self.check_room()
         return self._input.prepare(
             prompt,
             params,
@@ -135,6 +133,12 @@ class AsyncEngine:
             cache_salt=cache_salt,
             max_logprobs=max_logprobs,
         )
+
+    def check_room(self) -> None:
+        """Raises OverloadedError when too many requests wait already."""
+        limit = self.info.max_num_seqs + self.config.scheduler.max_waiting
+        if len(self._dispatcher) >= limit:
+            raise OverloadedError(f"{len(self._dispatcher)} requests are running or waiting; try again later")
 
     def _check_open(self) -> None:
         if self._draining:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from octavo.config import HTTPConfig
 from octavo.server.openai.errors import HTTPProblem, problem
 
-OPEN_PATHS = frozenset({"/health", "/ping"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that answer without a key; probes have none."""
 
 KV_STATS_PATH = "/v1/kv/stats"

@@ -22,7 +22,9 @@ from octavo.server.openai.chat import ChatCompletions
 from octavo.server.openai.completions import Completions
 from octavo.server.openai.errors import ErrorReply
 from octavo.server.openai.models import Models
-from octavo.server.status import Health, Metrics, Ping, Version
+from octavo.server.openapi.route import OpenAPI
+from octavo.server.status import Health, Load, Metrics, Ping, Ready, Version
+from octavo.server.tokens import Detokenize, Tokenize
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
@@ -62,9 +64,14 @@ def _routes(context: ServerContext) -> list[Route]:
         Route("/v1/kv/published/{name}", published, methods=["DELETE"]),
         Route("/v1/kv/reset", reset, methods=["POST"]),
         Route(RESET_PATH, reset, methods=["POST"]),
+        Route("/tokenize", Tokenize(context), methods=["POST"]),
+        Route("/detokenize", Detokenize(context), methods=["POST"]),
         Route("/health", Health(context), methods=["GET"]),
+        Route("/ready", Ready(context), methods=["GET"]),
         Route("/ping", Ping(), methods=["GET", "POST"]),
+        Route("/load", Load(context), methods=["GET"]),
         Route("/version", Version(), methods=["GET"]),
+        Route("/openapi.json", OpenAPI(), methods=["GET"]),
         Route("/metrics", Metrics(context), methods=["GET"]),
     ]
 

@@ -1,9 +1,10 @@
-"""Small routes for probes, scrapers and people: /health, /ping, /version, /metrics."""
+"""Small routes for probes, scrapers and people: /health, /ready, /ping, /load, /version, /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from octavo import __version__
@@ -18,6 +19,23 @@ STATS_TIMEOUT_S = 5.0
 """An engine that takes longer to answer is reported as down; the rest of the metrics still come."""
 
 
+class StatusReply(msgspec.Struct):
+    status: str = "ok"
+
+
+class VersionReply(msgspec.Struct):
+    version: str
+
+
+class LoadReply(msgspec.Struct, kw_only=True):
+    server_load: int
+    """Requests under way over HTTP; vLLM's name."""
+    num_running: int
+    """Sequences in the running batch."""
+    num_waiting: int
+    """Sequences waiting to be admitted."""
+
+
 class Health:
     """200 while requests are served; 503 when the engine is dead, has requests and makes no step for too long, or the
     server drains and wants no more traffic."""
@@ -26,6 +44,11 @@ class Health:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.check()
+        await send_json(send, 200, json_bytes(StatusReply()))
+
+    def check(self) -> None:
+        """Raises HTTPProblem or ShuttingDownError when requests are not served."""
         self._context.lifecycle.check_open()
         try:
             self._context.engine.check_health()
@@ -35,21 +58,46 @@ class Health:
         if stalled_s > self._context.http.stall_timeout:
             message = f"requests wait, and no step was made for {stalled_s:.1f} s"
             raise problem(503, message, "engine_stalled", type=UNAVAILABLE)
-        await send_json(send, 200, json_bytes({"status": "ok"}))
+
+
+class Ready:
+    """200 while new requests are welcome: as /health, and 503 with Retry-After while the queue is full too."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._health = Health(context)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._health.check()
+        self._context.engine.check_room()
+        await send_json(send, 200, json_bytes(StatusReply()))
 
 
 class Ping:
     """200 while the process answers at all."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_json(send, 200, json_bytes({"status": "ok"}))
+        await send_json(send, 200, json_bytes(StatusReply()))
+
+
+class Load:
+    """How much there is to do."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stats = await self._context.engine.stats()
+        under_way = self._context.lifecycle.num_running
+        reply = LoadReply(server_load=under_way, num_running=stats.num_running, num_waiting=stats.num_waiting)
+        await send_json(send, 200, json_bytes(reply))
 
 
 class Version:
     """The version of Octavo."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_json(send, 200, json_bytes({"version": __version__}))
+        await send_json(send, 200, json_bytes(VersionReply(__version__)))
 
 
 class Metrics:

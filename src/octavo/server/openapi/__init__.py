@@ -1,0 +1,1 @@
+"""The description of the HTTP API, made from the types of its routes."""

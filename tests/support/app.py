@@ -1,0 +1,15 @@
+"""The application's own route table, for tests that go through all of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from octavo.config import HTTPConfig
+from octavo.server.app import create_app
+from support.infos import tiny_info
+
+
+def served_routes() -> list[Any]:
+    """Every route of the application, as the router has them; no engine is asked for that."""
+    return create_app(SimpleNamespace(info=tiny_info()), HTTPConfig()).routes  # type: ignore[arg-type, return-value]
