@@ -12,16 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import octavo
 from support.server_process import TINY_MODEL, TINY_TEMPLATE, ServerProcess
 
 MODEL = str(TINY_MODEL)
 TEMPLATE = ["--chat-template", str(TINY_TEMPLATE)]
-
-
-def octavo(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "octavo.cli.main", *words]
-    source = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, **source)  # type: ignore[call-overload,no-any-return]
 
 
 def test_generate_from_argument_pipe_and_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("octavo.cli.serve", "serve a model over an OpenAI-compatible HTTP API"),
     "chat": ("octavo.cli.chat", "talk to a model in the terminal"),
     "generate": ("octavo.cli.generate", "complete a prompt, or a file of prompts"),
+    "run-batch": ("octavo.cli.run_batch", "answer the requests in the lines of a file"),
     "kv": ("octavo.cli.kv", "watch where the KV memory of a running server is"),
     "figures": ("octavo.cli.figures", "make the paper's figures here, beside its numbers"),
     "bench": ("octavo.cli.bench", "measure: serve, offline, latency, step, kernels, fit, quality"),

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from octavo.config import HTTPConfig
 from octavo.server.auth import KV_STATS_PATH, RESET_PATH
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
 
 
-def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
-    """See `octavo.server.app.create_app`. The context is `app.state.context`."""
-    context = ServerContext(
+def make_context(engine: AsyncEngine, http: HTTPConfig) -> ServerContext:
+    """The parts of a server for a running engine."""
+    return ServerContext(
         engine=engine,
         http=http,
         metrics=ServerMetrics(engine.info.max_model_len),
@@ -40,6 +41,19 @@ def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
         fingerprint=system_fingerprint(engine.info),
         created=int(time.time()),
     )
+
+
+def generation_routes(context: ServerContext) -> dict[str, ASGIApp]:
+    """The routes that generate, by path. A batch may call them too."""
+    return {
+        "/v1/chat/completions": ChatCompletions(context),
+        "/v1/completions": Completions(context),
+    }
+
+
+def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
+    """See `octavo.server.app.create_app`. The context is `app.state.context`."""
+    context = make_context(engine, http)
     app = Starlette(
         routes=_routes(context),
         middleware=[Middleware(Gate, context=context)],
@@ -53,8 +67,7 @@ def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
 def _routes(context: ServerContext) -> list[Route]:
     models, published, reset = Models(context), PublishedRoute(context), KVResetRoute(context)
     return [
-        Route("/v1/chat/completions", ChatCompletions(context), methods=["POST"]),
-        Route("/v1/completions", Completions(context), methods=["POST"]),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation_routes(context).items()),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", models, methods=["GET"]),
         Route(KV_STATS_PATH, KVStatsRoute(context), methods=["GET"]),

@@ -1,0 +1,1 @@
+"""Batches: requests in the lines of a file."""
