@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from octavo.cli import main as cli
 from octavo.cli.flags import ENGINE_GROUPS, flags_of
 from octavo.cli.parser import Parser
+from octavo.cli.vllm_flags import OLD_FLAGS, OldFlag
 from octavo.config import HTTPConfig
 
 HEAD = """\
@@ -20,6 +21,10 @@ Made from the flags themselves by `make docs`; a test fails when it is out of da
 * Integers may carry a suffix: `4k` is 4000, `4K` is 4096; likewise `m`/`M`, `g`/`G`, `t`/`T`.
 * A switch `--x` has a twin `--no-x`.
 * Flags with a variable take their default from it; the flag wins. Lists in variables are separated by commas.
+* `octavo serve --config FILE` reads flags from a YAML file, keyed by their long names. A flag wins over its variable,
+  the variable over the file.
+* A flag that takes a JSON object can be given in parts: `--speculative-config.method ngram`.
+* `--help=WORD` shows the group of flags, or the flags, that have to do with a word; `--help=all` shows every one.
 * Exit status: 0; 1 when something failed; 2 when the command, a setting or the model is not right; 130 after Ctrl-C.
 * `--debug` after a command shows the traceback of an error.
 
@@ -53,10 +58,36 @@ def section(words: str, module: str, about: str) -> str:
     ]
     lines += ["", *(f"* `{a.metavar}`: {a.help}" for a in positionals), ""]
     for group in parser._action_groups:
-        actions = [a for a in group._group_actions if a.option_strings and a.dest != "help"]
+        shown = [a for a in group._group_actions if a.help != argparse.SUPPRESS]
+        actions = [a for a in shown if a.option_strings and a.dest != "help"]
         if actions:
             lines += [*table(group.title or "Flags", actions), ""]
     return "\n".join(lines)
+
+
+def old_flags() -> str:
+    lines = [
+        "### Flags of vLLM's",
+        "",
+        "`octavo serve` takes these too, so that scripts go on working, and says in one line what becomes of each. A",
+        "value that would change answers or capacity is refused by name.",
+        "",
+        "| flag | accepted | |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| `--{flag.name}`{f', `{flag.short}`' if flag.short else ''} | {accepted(flag)} | {flag.why} |"
+        for flag in OLD_FLAGS
+    ]
+    return "\n".join([*lines, ""])
+
+
+def accepted(flag: OldFlag) -> str:
+    if flag.only is None:
+        return "any value" if not flag.is_switch else "yes"
+    if flag.is_switch:
+        return "yes" if flag.only == ("true",) else f"only `--no-{flag.name}`"
+    return ", ".join(f"`{value}`" for value in flag.only) or "no"
 
 
 def table(title: str, actions: list[argparse.Action]) -> list[str]:
@@ -86,8 +117,12 @@ def value_of(action: argparse.Action) -> str:
 
 
 def main() -> None:
-    print(HEAD)
-    print("\n".join(section(*command) for command in commands()).rstrip())
+    parts = [HEAD]
+    for words, module, about in commands():
+        parts.append(section(words, module, about))
+        if words == "serve":
+            parts.append(old_flags())
+    print("\n".join(parts).rstrip())
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class ModelConfig:
         "matrices in memory: auto keeps what is stored quantised (GGUF), none expands it to the dtype, int8 and int4 "
         "round everything stored in more bits (int4 leaves embedding and logits at 8)",
         choices=("auto", "none", "int8", "int4"),
+        aliases=("-q",),
     )
     max_model_len: int | None = setting(None, "longest prompt plus answer, in tokens (default: the model's context)")
     chat_template: str | None = setting(None, "Jinja file to use instead of the model's own chat template")
@@ -139,6 +140,11 @@ class SchedulerConfig:
     )
     depth: int = setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
     max_waiting: int = setting(1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",))
+    max_queued_tokens: int = setting(
+        1 << 20,
+        "prompt tokens of requests whose answer has not begun, before new ones get 503",
+        aliases=("max-num-queued-tokens",),
+    )
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -146,6 +152,7 @@ class SchedulerConfig:
         check_range("max_num_batched_tokens", self.max_num_batched_tokens, 1, 1 << 20, " tokens")
         check_range("depth", self.depth, 1, 2)
         check_range("max_waiting", self.max_waiting, 1, 1 << 24)
+        check_range("max_queued_tokens", self.max_queued_tokens, 1, 1 << 40, " tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +219,9 @@ class SpeculationConfig:
     """Speculative decoding."""
 
     speculative_config: str | None = setting(
-        None, 'JSON: {"method": "ngram" or "draft_model", "model", "num_speculative_tokens", ...} (default: off)'
+        None,
+        'JSON: {"method": "ngram" or "draft_model", "model", "num_speculative_tokens", ...} (default: off)',
+        aliases=("-sc",),
     )
 
     def __post_init__(self) -> None:

@@ -7,23 +7,26 @@ from dataclasses import dataclass
 from octavo.errors import ConfigError
 from octavo.settings import check_choices, check_range, setting
 
+_KEYS = "Keys: who may call"
+_LIMITS = "Limits of requests and connections"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HTTPConfig:
     """The HTTP server."""
 
     host: str = setting("127.0.0.1", "address to listen on")
-    port: int = setting(8000, "TCP port")
+    port: int = setting(8000, "TCP port; 0 takes a free one")
+    uds: str | None = setting(None, "path of a Unix domain socket to listen on, instead of host and port")
+    ssl_keyfile: str | None = setting(None, "private key in PEM; with --ssl-certfile the server speaks HTTPS")
+    ssl_certfile: str | None = setting(None, "certificate chain in PEM")
     served_model_name: tuple[str, ...] = setting((), "names the model answers to (default: the MODEL argument)")
-    api_key: tuple[str, ...] = setting((), "accepted API keys (also OCTAVO_API_KEY); none means open")
-    admin_api_key: str | None = setting(
-        None, "key of the /v1/kv admin routes (also OCTAVO_ADMIN_API_KEY); without one they are closed"
+    seed: int | None = setting(None, "fixes the seeds of requests without one, in their order (default: drawn)")
+    allowed_origins: tuple[str, ...] = setting(
+        (), "web origins whose pages may call this server, * for all (default: none)"
     )
-    max_beam_width: int = setting(64, "largest beam_width a request may ask for")
-    max_logprobs: int = setting(20, "largest logprobs a request may ask for")
-    max_n: int = setting(128, "largest n a request may ask for")
-    max_body_bytes: int = setting(16 << 20, "largest request body, in bytes")
-    max_prompts: int = setting(1024, "prompts in one completions request")
+    allowed_methods: tuple[str, ...] = setting(("GET", "POST", "DELETE"), "methods that such pages may use")
+    allowed_headers: tuple[str, ...] = setting(("*",), "headers that such pages may send")
     shutdown_timeout: float = setting(30.0, "seconds that running requests get after SIGTERM")
     stall_timeout: float = setting(
         10.0, "seconds without a step, while there are requests, after which /health says 503"
@@ -31,16 +34,71 @@ class HTTPConfig:
     log_level: str = setting("info", "log level", choices=("debug", "info", "warning", "error"))
     vllm_metric_names: bool = setting(True, "also export metrics under the vllm: names that routers parse")
 
+    api_key: tuple[str, ...] = setting((), "accepted API keys (also OCTAVO_API_KEY); none means open", section=_KEYS)
+    api_key_file: str | None = setting(
+        None, "file of API keys, a line each: TENANT KEY, or TENANT sha256:DIGEST, then max_requests=N", section=_KEYS
+    )
+    admin_api_key: str | None = setting(
+        None,
+        "key of the /v1/kv admin routes (also OCTAVO_ADMIN_API_KEY); without one they are closed",
+        section=_KEYS,
+    )
+
+    max_connections: int = setting(4096, "connections at once; more get 503", section=_LIMITS)
+    max_header_bytes: int = setting(64 << 10, "request line and headers, in bytes", section=_LIMITS)
+    max_body_bytes: int = setting(16 << 20, "largest request body, in bytes", section=_LIMITS)
+    read_timeout: float = setting(
+        60.0, "seconds for a request's headers to arrive; its body has ten times as many", section=_LIMITS
+    )
+    write_timeout: float = setting(
+        60.0, "seconds that a client may leave its answer unread before it is dropped", section=_LIMITS
+    )
+    max_unread_bytes: int = setting(
+        64 << 10, "bytes kept for a client that does not read, beside what the kernel holds", section=_LIMITS
+    )
+    request_timeout: float = setting(
+        1800.0, "seconds that a request may take, waiting included; then it is cut off", section=_LIMITS
+    )
+    max_tenant_requests: int | None = setting(
+        None, "requests of one tenant at once; more get 429 (default: no limit)", section=_LIMITS
+    )
+    max_prompts: int = setting(1024, "prompts in one completions request", section=_LIMITS)
+    max_prompt_tokens: int = setting(1 << 20, "tokens in all prompts of one request", section=_LIMITS)
+    max_n: int = setting(128, "largest n a request may ask for", section=_LIMITS)
+    max_beam_width: int = setting(64, "largest beam_width a request may ask for", section=_LIMITS)
+    max_logprobs: int = setting(20, "largest logprobs a request may ask for", section=_LIMITS)
+    max_stop: int = setting(64, "stop strings in one request", section=_LIMITS)
+    max_list: int = setting(1024, "entries of a request's stop_token_ids and logit_bias", section=_LIMITS)
+
     def __post_init__(self) -> None:
         check_choices(self)
         for name, keys in (("api_key", self.api_key), ("admin_api_key", (self.admin_api_key,))):
             if any(key is not None and not key.strip() for key in keys):
                 raise ConfigError(name, "", "a text that is not empty")
-        check_range("port", self.port, 0, 65535)
-        check_range("max_logprobs", self.max_logprobs, 0, 1 << 20)
-        check_range("max_n", self.max_n, 1, 1 << 14)
-        check_range("max_beam_width", self.max_beam_width, 1, 1 << 10)
-        check_range("max_body_bytes", self.max_body_bytes, 1024, 1 << 40, " bytes")
-        check_range("max_prompts", self.max_prompts, 1, 1 << 20)
-        check_range("shutdown_timeout", self.shutdown_timeout, 0, 1e6, " seconds")
-        check_range("stall_timeout", self.stall_timeout, 0.1, 1e6, " seconds")
+        for name, low, high, unit in _RANGES:
+            check_range(name, getattr(self, name), low, high, unit)
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            name = "ssl_keyfile" if self.ssl_keyfile is None else "ssl_certfile"
+            raise ConfigError(name, None, "given together with its counterpart")
+
+
+_RANGES: tuple[tuple[str, float, float, str], ...] = (
+    ("port", 0, 65535, ""),
+    ("shutdown_timeout", 0, 1e6, " seconds"),
+    ("stall_timeout", 0.1, 1e6, " seconds"),
+    ("max_connections", 1, 1 << 20, ""),
+    ("max_header_bytes", 1024, 1 << 24, " bytes"),
+    ("max_body_bytes", 1024, 1 << 40, " bytes"),
+    ("read_timeout", 0.1, 1e6, " seconds"),
+    ("write_timeout", 0.1, 1e6, " seconds"),
+    ("max_unread_bytes", 1024, 1 << 30, " bytes"),
+    ("request_timeout", 0.1, 1e9, " seconds"),
+    ("max_tenant_requests", 1, 1 << 20, ""),
+    ("max_prompts", 1, 1 << 20, ""),
+    ("max_prompt_tokens", 1, 1 << 30, " tokens"),
+    ("max_n", 1, 1 << 14, ""),
+    ("max_beam_width", 1, 1 << 10, ""),
+    ("max_logprobs", 0, 1 << 20, ""),
+    ("max_stop", 1, 1 << 14, ""),
+    ("max_list", 1, 1 << 20, ""),
+)

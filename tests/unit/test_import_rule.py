@@ -64,7 +64,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "sim": {"msgspec"},
     "traces": {"msgspec"},
     "figures": {"msgspec", "matplotlib"},
-    "cli": {"msgspec", "rich"},
+    "cli": {"msgspec", "rich", "yaml"},
 }
 
 TORCH_MODULES = {"backends.torch_eager"}

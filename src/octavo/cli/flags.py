@@ -1,13 +1,15 @@
 """Flags made from the fields of the config dataclasses.
 
-A field `max_model_len` is the flag `--max-model-len` and the environment variable `OCTAVO_MAX_MODEL_LEN`; the flag
-wins. `metadata["flag"]` gives a field another name where two groups would clash.
+A field `max_model_len` is the flag `--max-model-len`, the environment variable `OCTAVO_MAX_MODEL_LEN`, and the key
+`max-model-len` of a `--config` file; the flag wins over the variable, the variable over the file. `metadata["flag"]`
+gives a field another name where two groups would clash.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,6 +44,10 @@ class Flag:
     kind: str
     """int, float, str or bool."""
     is_list: bool
+    is_optional: bool
+    """Whether None, or the word `auto`, is a value."""
+    section: str
+    """The heading it stands under."""
     default: Any
     help: str
     aliases: tuple[str, ...]
@@ -62,10 +68,21 @@ def flags_of(group: type) -> list[Flag]:
     flags = []
     for f in dataclasses.fields(group):
         kind, is_list = _kind(str(f.type))
-        name = f.metadata.get("flag") or f.name.replace("_", "-")
         meta = f.metadata
         flags.append(
-            Flag(group, f.name, name, kind, is_list, f.default, meta["help"], meta["aliases"], meta["choices"])
+            Flag(
+                group=group,
+                field=f.name,
+                name=meta["flag"] or f.name.replace("_", "-"),
+                kind=kind,
+                is_list=is_list,
+                is_optional=str(f.type).endswith("| None"),
+                section=meta["section"] or (group.__doc__ or group.__name__).strip().rstrip("."),
+                default=f.default,
+                help=meta["help"],
+                aliases=meta["aliases"],
+                choices=meta["choices"],
+            )
         )
     return flags
 
@@ -81,22 +98,23 @@ def _kind(annotation: str) -> tuple[str, bool]:
 
 
 def add_flags(parser: argparse.ArgumentParser, groups: Iterable[type], without: Iterable[str] = ()) -> None:
-    """Add the groups' flags, each group under a heading. Values stay out of the namespace unless given."""
-    for group in groups:
-        heading = parser.add_argument_group((group.__doc__ or group.__name__).strip().rstrip("."))
-        for flag in flags_of(group):
-            if flag.field not in without:
-                _add(heading, flag)
+    """Add the groups' flags, each under its heading. Values stay out of the namespace unless given."""
+    headings: dict[str, Any] = {}
+    for flag in (flag for group in groups for flag in flags_of(group)):
+        if flag.field not in without:
+            if flag.section not in headings:
+                headings[flag.section] = parser.add_argument_group(flag.section)
+            _add(headings[flag.section], flag)
 
 
 def _add(heading: Any, flag: Flag) -> None:
-    names = [f"--{name}" for name in (flag.name, *flag.aliases)]
+    names = [name if name.startswith("-") else f"--{name}" for name in (flag.name, *flag.aliases)]
     common = {"dest": flag.dest, "default": argparse.SUPPRESS, "help": help_text(flag).replace("%", "%%")}
     if flag.kind == "bool":
         heading.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
         return
     metavar = "{" + ",".join(flag.choices) + "}" if flag.choices else {"int": "N", "float": "X"}.get(flag.kind, "TEXT")
-    action = "append" if flag.is_list else "store"
+    action = "extend" if flag.is_list else "store"
     heading.add_argument(*names, action=action, type=_reader(flag), metavar=metavar, **common)
 
 
@@ -105,11 +123,24 @@ def _reader(flag: Flag) -> Callable[[str], Any]:
         if flag.choices and text not in flag.choices:
             raise argparse.ArgumentTypeError(f"{text!r} must be one of {', '.join(flag.choices)}")
         try:
-            return _PARSERS[flag.kind](text)
+            return _several(flag, text) if flag.is_list else _one(flag, text)
         except (ValueError, OverflowError):
             raise argparse.ArgumentTypeError(f"{text!r} must be {_ALLOWED[flag.kind]}") from None
 
     return read
+
+
+def _one(flag: Flag, text: str) -> Any:
+    """vLLM's scripts say `auto` or -1 for what is left to the engine."""
+    if flag.is_optional and flag.kind != "str" and text in ("auto", "-1"):
+        return None
+    return _PARSERS[flag.kind](text)
+
+
+def _several(flag: Flag, text: str) -> list[Any]:
+    """One value, or a JSON list of them."""
+    parts = json.loads(text) if text.startswith("[") else [text]
+    return [_PARSERS[flag.kind](str(part)) for part in parts]
 
 
 def help_text(flag: Flag) -> str:
@@ -117,23 +148,30 @@ def help_text(flag: Flag) -> str:
     if flag.default is None or flag.default == ():
         return flag.help + (" (repeat for several)" if flag.is_list else "")
     shown = {True: "on", False: "off"}[flag.default] if isinstance(flag.default, bool) else flag.default
+    shown = ", ".join(shown) if isinstance(shown, tuple) else shown
     return f"{flag.help} (default: {shown})"
 
 
 def read_group(group: type, args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Any:
-    """The config object of a group: flags given, then environment variables, then defaults.
+    """The config object of a group: flags given, then environment variables, then the config file, then defaults.
 
     Raises:
         ConfigError: For a value out of range; a variable that cannot be read is named.
     """
     values: dict[str, Any] = {}
+    file = getattr(args, "from_file", None)
     for flag in flags_of(group):
         if hasattr(args, flag.dest):
-            value = getattr(args, flag.dest)
-            values[flag.field] = tuple(value) if flag.is_list else value
+            values[flag.field] = _settled(flag, getattr(args, flag.dest))
         elif environ.get(flag.variable):
             values[flag.field] = _from_environment(flag, environ[flag.variable])
+        elif hasattr(file, flag.dest):
+            values[flag.field] = _settled(flag, getattr(file, flag.dest))
     return group(**values)
+
+
+def _settled(flag: Flag, value: Any) -> Any:
+    return tuple(value) if flag.is_list else value
 
 
 def _from_environment(flag: Flag, text: str) -> Any:
@@ -143,7 +181,7 @@ def _from_environment(flag: Flag, text: str) -> Any:
             return _WORDS[text.lower()]
         if flag.is_list:
             return tuple(_PARSERS[flag.kind](part) for part in text.split(",") if part)
-        return _PARSERS[flag.kind](text)
+        return _one(flag, text)
     except (KeyError, ValueError, OverflowError):
         raise ConfigError(flag.variable, text, _ALLOWED[flag.kind]) from None
 

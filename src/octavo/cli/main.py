@@ -74,7 +74,10 @@ def _run(prog: str, about: str, module: ModuleType, words: list[str]) -> int:
     parser = Parser(prog, about[:1].upper() + about[1:] + ".")
     module.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    args = parser.parse(words)
+    try:
+        args = parser.parse(words)
+    except Exception as error:  # of what the words refer to, a config file say
+        return _report(prog, error)
     try:
         status = int(module.run(args))
         sys.stdout.flush()

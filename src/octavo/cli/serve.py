@@ -18,8 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from octavo.cli.config_file import add_config_flag
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, http_config
 from octavo.cli.text import count, size
+from octavo.cli.vllm_flags import add_old_flags
 from octavo.config import CacheConfig, HTTPConfig
 from octavo.messages import EngineInfo
 
@@ -39,7 +41,9 @@ _EXAMPLE_QUESTION = "What is a KV cache? Answer in one sentence."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="catalogue name, folder, .gguf file or hub id")
+    add_config_flag(parser)
     add_flags(parser, (*ENGINE_GROUPS, HTTPConfig))
+    add_old_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _settle_port(http: HTTPConfig) -> HTTPConfig:
     """Port 0 asks for any free port; it is chosen here, so that the printed requests can name it."""
-    if http.port:
+    if http.port or http.uds is not None:
         return http
     with socket.socket(socket.AF_INET6 if ":" in http.host else socket.AF_INET) as probe:
         probe.bind((http.host, 0))
@@ -136,10 +140,11 @@ def swap_space(info: EngineInfo) -> str:
 
 def base_url(http: HTTPConfig) -> str:
     """The address a client on this machine uses."""
+    scheme = "http" if http.ssl_certfile is None else "https"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(http.host, http.host)
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    return f"http://{host}:{http.port}"
+    return f"{scheme}://{host}:{http.port}"
 
 
 def curl_line(url: str, model: str, api_key: tuple[str, ...] = ()) -> str:

@@ -58,12 +58,14 @@ class AsyncEngine:
         tokenizer: The model's.
     """
 
-    def __init__(self, config: EngineConfig, host: Host, info: EngineInfo, front_end: FrontEnd) -> None:
+    def __init__(
+        self, config: EngineConfig, host: Host, info: EngineInfo, front_end: FrontEnd, seed: int | None = None
+    ) -> None:
         self.config = config
         self.info = info
         self.tokenizer: Tokenizer = front_end.tokenizer
         self._front_end = front_end
-        self._input = front_end.input_processor(info)
+        self._input = front_end.input_processor(info, seed=seed)
         self._host = host
         self._dispatcher = Dispatcher(host, front_end.tokenizer)
         self._watch = StepWatch()
@@ -79,11 +81,12 @@ class AsyncEngine:
         self._reader.start()
 
     @classmethod
-    async def start(cls, config: EngineConfig, host: Host | None = None) -> AsyncEngine:
+    async def start(cls, config: EngineConfig, host: Host | None = None, *, seed: int | None = None) -> AsyncEngine:
         """Load a model and start the engine; the tokenizer loads while the weights do.
 
         Args:
             host: Where it shall run, not started yet; by default one as configured. It is closed when this fails.
+            seed: Fixes the seeds of requests that bring none, in the order in which they are prepared.
 
         Raises:
             ConfigError, ModelError, EngineDeadError: If it cannot run as asked.
@@ -102,7 +105,7 @@ class AsyncEngine:
                 await asyncio.to_thread(host.close)
                 raise result
         assert isinstance(info, EngineInfo) and isinstance(front_end, FrontEnd)
-        return cls(config, host, info, front_end)
+        return cls(config, host, info, front_end, seed)
 
     def prepare(
         self,
@@ -123,7 +126,7 @@ class AsyncEngine:
             ShuttingDownError: If the engine drains.
         """
         self._check_open()
-        self.check_room()
+        self.check_room()  # before the work of tokenising
         return self._input.prepare(
             prompt,
             params,
@@ -134,11 +137,20 @@ class AsyncEngine:
             max_logprobs=max_logprobs,
         )
 
-    def check_room(self) -> None:
-        """Raises OverloadedError when too many requests wait already."""
-        limit = self.info.max_num_seqs + self.config.scheduler.max_waiting
-        if len(self._dispatcher) >= limit:
-            raise OverloadedError(f"{len(self._dispatcher)} requests are running or waiting; try again later")
+    def check_room(self, num_requests: int = 1, num_tokens: int = 1) -> None:
+        """Whether so many more requests, with so many prompt tokens in all, may be queued. An idle engine takes any.
+
+        Raises:
+            OverloadedError: Naming the limit.
+        """
+        waiting, tokens = len(self._dispatcher), self._dispatcher.num_waiting_tokens
+        scheduler = self.config.scheduler
+        if waiting and waiting + num_requests > self.info.max_num_seqs + scheduler.max_waiting:
+            why = f"{waiting} requests run or wait, with {scheduler.max_waiting} allowed to wait (--max-waiting)"
+            raise OverloadedError(f"{why}; try again later")
+        if tokens and tokens + num_tokens > scheduler.max_queued_tokens:
+            why = f"{tokens} prompt tokens wait, of {scheduler.max_queued_tokens} allowed (--max-queued-tokens)"
+            raise OverloadedError(f"{why}; try again later")
 
     def _check_open(self) -> None:
         if self._draining:

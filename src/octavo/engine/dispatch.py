@@ -44,6 +44,8 @@ class Mailbox:
         self.tap = tap
         self.at_rest = False
         """Whether the reader has done with all that was taken, and waits. Only then may the tap have what comes."""
+        self.num_waiting_tokens = len(prepared.prompt_token_ids)
+        """The prompt's, until the answer begins; then 0."""
         self._unread: dict[int, TextDelta] = {}
         self._error: Exception | None = None
 
@@ -102,6 +104,8 @@ class Dispatcher:
         self._host = host
         self._tokenizer = tokenizer
         self._mailboxes: dict[int, Mailbox] = {}
+        self.num_waiting_tokens = 0
+        """Prompt tokens of the requests whose answers have not begun."""
 
     def __len__(self) -> int:
         return len(self._mailboxes)
@@ -115,11 +119,13 @@ class Dispatcher:
         mailbox = Mailbox(prepared, self._tokenizer, wake, tap)
         self._host.submit(prepared.request)
         self._mailboxes[prepared.request_id] = mailbox
+        self.num_waiting_tokens += mailbox.num_waiting_tokens
         return mailbox
 
     def close(self, mailbox: Mailbox) -> None:
         """Nobody waits any more: what has not ended is aborted. Repeatable."""
         known = self._mailboxes.pop(mailbox.prepared.request_id, None)
+        self._waits_no_more(mailbox)
         if known is not None and not mailbox.finished:
             self._host.abort(mailbox.prepared.request_id)
 
@@ -130,6 +136,8 @@ class Dispatcher:
             mailbox = self._mailboxes.get(delta.request_id)
             if mailbox is None:
                 continue
+            if mailbox.num_waiting_tokens:
+                self._waits_no_more(mailbox)
             ended = delta.finish_reason is not None
             try:
                 text = mailbox.processor.process(delta)
@@ -148,8 +156,14 @@ class Dispatcher:
         for tap in taps.values():
             tap.flush()
 
+    def _waits_no_more(self, mailbox: Mailbox) -> None:
+        self.num_waiting_tokens -= mailbox.num_waiting_tokens
+        mailbox.num_waiting_tokens = 0
+
     def fail(self, error: OctavoError) -> None:
         """The engine is gone: every request ends with `error`."""
         mailboxes, self._mailboxes = self._mailboxes, {}
+        for mailbox in mailboxes.values():
+            self._waits_no_more(mailbox)
         for mailbox in mailboxes.values():
             mailbox.fail(error)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from octavo.config import HTTPConfig
+from octavo.server.key_file import Caller, read_key_file
 from octavo.server.openai.errors import HTTPProblem, problem
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
@@ -24,55 +25,77 @@ def needs_admin(path: str) -> bool:
     return path == RESET_PATH or (path.startswith(KV_PREFIX) and path != KV_STATS_PATH)
 
 
+DEFAULT_CALLER = Caller()
+
+
 class KeyRing:
     """The keys a server accepts. An empty ring means an open server.
 
     Keys are compared as SHA-256 digests and all of them every time, so that the time taken says nothing about how much
     of a guess was right, nor which key it was near to.
+
+    Args:
+        keys: Those of the default tenant.
+        callers: Further ones, by digest.
     """
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key.encode()) for key in keys]
+    def __init__(self, keys: Iterable[str], callers: Mapping[bytes, Caller] | None = None) -> None:
+        plain = {_digest(key.encode()): DEFAULT_CALLER for key in keys}
+        self._callers = list({**plain, **(callers or {})}.items())
 
     @property
     def open(self) -> bool:
-        return not self._digests
+        return not self._callers
+
+    def find(self, authorization: bytes | None) -> Caller | None:
+        """Whose key the value of an Authorization header holds; None if nobody's."""
+        if self.open:
+            return DEFAULT_CALLER
+        scheme, _, key = (authorization or b"").partition(b" ")
+        given = _digest(key.strip())
+        found: Caller | None = None
+        for digest, caller in self._callers:
+            if hmac.compare_digest(given, digest):
+                found = caller
+        return found if scheme.lower() == b"bearer" else None
 
     def admits(self, authorization: bytes | None) -> bool:
         """Whether the value of an Authorization header holds an accepted key."""
-        if self.open:
-            return True
-        scheme, _, key = (authorization or b"").partition(b" ")
-        given = _digest(key.strip())
-        found = False
-        for digest in self._digests:
-            found |= hmac.compare_digest(given, digest)
-        return found and scheme.lower() == b"bearer"
+        return self.find(authorization) is not None
 
 
 class Access:
-    """Decides on the path that the router matches, and the Authorization header."""
+    """Decides on the path that the router matches, and the Authorization header.
+
+    Raises:
+        ConfigError: If the key file cannot be read.
+    """
 
     def __init__(self, http: HTTPConfig) -> None:
-        self._keys = KeyRing(http.api_key)
+        self._keys = KeyRing(http.api_key, read_key_file(http.api_key_file) if http.api_key_file else None)
         self._admin = None if http.admin_api_key is None else KeyRing([http.admin_api_key])
 
     def is_admin(self, authorization: bytes | None) -> bool:
         """Whether a request brings the admin key."""
         return self._admin is not None and self._admin.admits(authorization)
 
-    def check(self, path: str, authorization: bytes | None) -> None:
-        """Let a request in.
+    def check(self, path: str, authorization: bytes | None) -> Caller:
+        """Let a request in, and say whose it is.
 
         Raises:
             HTTPProblem: 401 without the key that the path needs; 403 where no admin key is configured.
         """
         if path in OPEN_PATHS:
-            return
+            return DEFAULT_CALLER
         if needs_admin(path):
             self._check_admin(authorization)
-        elif not (self._keys.admits(authorization) or (path == KV_STATS_PATH and self.is_admin(authorization))):
-            raise _unknown_key("an API key is needed", "the API key is not valid", authorization)
+            return DEFAULT_CALLER
+        caller = self._keys.find(authorization)
+        if caller is not None:
+            return caller
+        if path == KV_STATS_PATH and self.is_admin(authorization):
+            return DEFAULT_CALLER
+        raise _unknown_key("an API key is needed", "the API key is not valid", authorization)
 
     def _check_admin(self, authorization: bytes | None) -> None:
         if self._admin is None:

@@ -134,7 +134,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _too_large(max_bytes: int) -> HTTPProblem:
-    return problem(413, f"the body is larger than {max_bytes} bytes", "request_too_large")
+    return problem(413, f"the body is larger than {max_bytes} bytes (--max-body-bytes)", "request_too_large")
 
 
 def _malformed(message: str) -> HTTPProblem:

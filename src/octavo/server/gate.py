@@ -14,6 +14,7 @@ from octavo.server.auth import Access
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.context import ServerContext
 from octavo.server.openai.errors import ErrorReply, answer_to
+from octavo.server.tenants import Traffic
 
 CLIENT_LEFT_STATUS = 499
 """Counted for requests whose client left first; never sent."""
@@ -25,12 +26,17 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Gate:
-    """ASGI middleware around the router."""
+    """ASGI middleware around the router.
 
-    def __init__(self, app: ASGIApp, context: ServerContext) -> None:
+    Args:
+        access: Who may call what; by default as configured.
+    """
+
+    def __init__(self, app: ASGIApp, context: ServerContext, access: Access | None = None) -> None:
         self._app = app
         self._metrics = context.metrics
-        self._access = Access(context.http)
+        self._access = access or Access(context.http)
+        self._traffic = Traffic(context.http.max_tenant_requests)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,10 +44,11 @@ class Gate:
         headers = dict(scope["headers"])
         reply = _Reply(send, headers.get(b"x-request-id"))
         try:
-            authorization = headers.get(b"authorization")
-            self._access.check(scope["path"], authorization)
+            authorization = _authorization(headers)
+            caller = self._access.check(scope["path"], authorization)
             scope[IS_ADMIN] = self._access.is_admin(authorization)
-            await self._app(scope, receive, reply.send)
+            with self._traffic.request(caller, counts=scope["method"] == "POST"):
+                await self._app(scope, receive, reply.send)
         except ClientDisconnectedError:
             reply.status = CLIENT_LEFT_STATUS
         except Exception as error:
@@ -51,6 +58,14 @@ class Gate:
         finally:
             route = scope.get("route")
             self._metrics.count_http(getattr(route, "path", None), scope["method"], reply.status)
+
+
+def _authorization(headers: dict[bytes, bytes]) -> bytes | None:
+    """The Authorization header, or what stands for it: Anthropic's clients send the bare key in `x-api-key`."""
+    authorization = headers.get(b"authorization")
+    if authorization is None and (key := headers.get(b"x-api-key")) is not None:
+        return b"Bearer " + key
+    return authorization
 
 
 class _Reply:

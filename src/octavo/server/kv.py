@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from octavo.errors import RequestError
-from octavo.messages import DEFAULT_TENANT, KVAccount, KVStats
+from octavo.messages import KVAccount, KVStats
 from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.gate import IS_ADMIN, send_json
@@ -17,6 +17,7 @@ from octavo.server.openai.chat import render_messages
 from octavo.server.openai.errors import problem
 from octavo.server.openai.protocol import convert
 from octavo.server.sse import json_bytes
+from octavo.server.tenants import current_tenant
 
 MAX_BLOCKS = 10_000
 """Blocks in one reply."""
@@ -33,7 +34,7 @@ class KVStatsRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stats = await self._context.engine.kv_stats()
-        tenant = None if scope[IS_ADMIN] else DEFAULT_TENANT
+        tenant = None if scope[IS_ADMIN] else current_tenant()
         await send_json(send, 200, json_bytes(stats_body(stats, tenant)))
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig, HTTPConfig
 from octavo.engine.start_up import no_collection
-from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
@@ -65,8 +64,14 @@ class Launch:
     async def run(self) -> None:
         """Serve until a signal has been handled to its end."""
         _configure_logging(self._http.log_level)
-        listener = bind(self._http.host, self._http.port)
-        with contextlib.closing(listener), self._signals():
+        from octavo.server.key_file import read_key_file
+        from octavo.server.listen import check_certificate, listening, raise_file_limit
+
+        check_certificate(self._http)
+        if self._http.api_key_file is not None:
+            read_key_file(self._http.api_key_file)  # a mistake in it is told before a model is read
+        raise_file_limit()
+        with listening(self._http) as listener, self._signals():
             with no_collection():
                 engine = await self._start_engine()
             try:
@@ -79,7 +84,7 @@ class Launch:
         host = _begin_host(self._config.execution.host)
         from octavo.engine.async_engine import AsyncEngine
 
-        starting = asyncio.ensure_future(AsyncEngine.start(self._config, host))
+        starting = asyncio.ensure_future(AsyncEngine.start(self._config, host, seed=self._http.seed))
         await asyncio.sleep(0)  # let it look for the model before the imports keep this thread busy
         import octavo.server.http_protocol
         import octavo.server.routes  # noqa: F401
@@ -91,7 +96,7 @@ class Launch:
 
         app = build_app(engine, self._http)
         self._lifecycle = app.state.context.lifecycle
-        server = _uvicorn_server(app, self._http.log_level, lambda: self._on_ready and self._on_ready(engine))
+        server = _uvicorn_server(app, self._http, lambda: self._on_ready and self._on_ready(engine))
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -152,37 +157,17 @@ def _begin_host(name: str) -> Host | None:
     return host
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, not yet listening.
-
-    Raises:
-        ConfigError: If the address is taken, not ours, or no address at all.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError("host", host, f"an address of this machine ({error.strerror})") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise ConfigError("port", port, f"free to listen on at {host} ({error.strerror})") from None
-    return listener
-
-
 def _configure_logging(level: str) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # unless the caller has done so
     logging.getLogger("octavo").setLevel(level.upper())
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
 
 
-def _uvicorn_server(app: Any, log_level: str, on_started: Callable[[], object]) -> Any:
+def _uvicorn_server(app: Any, http: HTTPConfig, on_started: Callable[[], object]) -> Any:
     """A uvicorn server that leaves signals to `Launch` and tells when it listens."""
     import uvicorn
 
-    from octavo.server.http_protocol import OctavoHTTPProtocol
+    from octavo.server.http_protocol import protocol_with
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -196,11 +181,13 @@ def _uvicorn_server(app: Any, log_level: str, on_started: Callable[[], object]) 
     return Server(
         uvicorn.Config(
             app,
-            http=OctavoHTTPProtocol,
+            http=protocol_with(http),
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=log_level == "debug",
+            access_log=http.log_level == "debug",
+            ssl_keyfile=http.ssl_keyfile,
+            ssl_certfile=http.ssl_certfile,
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,

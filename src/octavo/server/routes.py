@@ -14,10 +14,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.config import HTTPConfig
-from octavo.server.auth import KV_STATS_PATH, RESET_PATH
+from octavo.server.auth import KV_STATS_PATH, RESET_PATH, Access
 from octavo.server.context import ServerContext, served_names, system_fingerprint
 from octavo.server.gate import Gate
 from octavo.server.kv import KVAuditRoute, KVBlocksRoute, KVResetRoute, KVStatsRoute, PublishedRoute
+from octavo.server.lifecycle import Lifecycle
 from octavo.server.metrics import ServerMetrics
 from octavo.server.openai.chat import ChatCompletions
 from octavo.server.openai.completions import Completions
@@ -40,6 +41,7 @@ def make_context(engine: AsyncEngine, http: HTTPConfig) -> ServerContext:
         model_names=served_names(http, engine.info),
         fingerprint=system_fingerprint(engine.info),
         created=int(time.time()),
+        lifecycle=Lifecycle(http.request_timeout),
     )
 
 
@@ -56,12 +58,22 @@ def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
     context = make_context(engine, http)
     app = Starlette(
         routes=_routes(context),
-        middleware=[Middleware(Gate, context=context)],
+        middleware=[*_cors(http), Middleware(Gate, context=context, access=Access(http))],
         exception_handlers={HTTPException: _no_such_route},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the request's path in its answer
     app.state.context = context
     return app
+
+
+def _cors(http: HTTPConfig) -> list[Middleware]:
+    """What lets pages of other origins in; it answers their preflight requests itself, which bring no key."""
+    if not http.allowed_origins:
+        return []
+    from starlette.middleware.cors import CORSMiddleware
+
+    origins, methods, headers = map(list, (http.allowed_origins, http.allowed_methods, http.allowed_headers))
+    return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)]
 
 
 def _routes(context: ServerContext) -> list[Route]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from starlette.types import Send
 
-from octavo.errors import ShuttingDownError
+from octavo.errors import OctavoError, ShuttingDownError
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.openai.errors import answer_to
 
@@ -53,14 +53,20 @@ async def send_events(send: Send, frames: AsyncGenerator[bytes, None], lifecycle
                 await _send_body(send, piece)
             last = DONE
         except asyncio.CancelledError:
-            if not lifecycle.cut_off:
-                raise
-            error = ShuttingDownError("the server shut down before the answer was complete")
-            last = frame_of_error(error) + DONE
+            last = frame_of_error(_why_cut(lifecycle)) + DONE
         except Exception as error:
             last = frame_of_error(error) + DONE
     with suppress(TimeoutError):
         await asyncio.wait_for(send({"type": "http.response.body", "body": last}), _patience(lifecycle))
+
+
+def _why_cut(lifecycle: Lifecycle) -> OctavoError:
+    """What the client of a stream that is being cancelled is told; raises CancelledError where it has left."""
+    if lifecycle.is_late():
+        return lifecycle.deadline_error()
+    if lifecycle.cut_off:
+        return ShuttingDownError("the server shut down before the answer was complete")
+    raise asyncio.CancelledError
 
 
 def frame_of_error(error: BaseException) -> bytes:
@@ -73,4 +79,4 @@ async def _send_body(send: Send, piece: bytes) -> None:
 
 
 def _patience(lifecycle: Lifecycle) -> float | None:
-    return FAREWELL_S if lifecycle.cut_off else None
+    return FAREWELL_S if lifecycle.cut_off or lifecycle.is_late() else None

@@ -151,3 +151,7 @@ def test_help_text_says_the_default() -> None:
     assert flags["port"].endswith("(default: 8000)")
     assert flags["vllm_metric_names"].endswith("(default: on)")
     assert "repeat" in flags["api_key"]
+
+
+def test_a_list_may_come_as_json() -> None:
+    assert read(HTTPConfig, "--api-key", '["a", "b"]', "--api-key", "c").api_key == ("a", "b", "c")

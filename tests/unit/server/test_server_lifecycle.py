@@ -1,6 +1,7 @@
 """Disconnects, drain and cut-off, without a socket."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from octavo.errors import ShuttingDownError
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.lifecycle import Lifecycle
+from octavo.server.openai.errors import HTTPProblem
+from octavo.server.sse import DONE, frame, send_events
 
 
 class Client:
@@ -81,3 +84,32 @@ def test_a_cut_ends_what_runs_and_closes_the_door() -> None:
         return log
 
     assert asyncio.run(main()) == ["stopped"]
+
+
+def test_work_that_takes_too_long_is_cut_off() -> None:
+    async def main() -> list[str]:
+        lifecycle, log = Lifecycle(0.01), []  # type: tuple[Lifecycle, list[str]]
+        with pytest.raises(HTTPProblem, match=r"longer than 0.01 s \(--request-timeout\)") as caught:
+            await lifecycle.run(forever(log), Client().receive)
+        assert caught.value.reply.status == 504 and lifecycle.num_running == 0
+        return log
+
+    assert asyncio.run(main()) == ["stopped"]
+
+
+def test_a_stream_that_takes_too_long_ends_with_an_error_frame() -> None:
+    async def main() -> bytes:
+        lifecycle, sent = Lifecycle(0.01), []  # type: tuple[Lifecycle, list[Any]]
+
+        async def frames() -> AsyncGenerator[bytes, None]:
+            yield frame({"a": 1})
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await lifecycle.run(send_events(send, frames(), lifecycle), Client().receive)
+        return b"".join(message.get("body", b"") for message in sent)
+
+    body = asyncio.run(main())
+    assert b'"code":"deadline_exceeded"' in body and body.endswith(DONE)

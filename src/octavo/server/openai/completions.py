@@ -73,7 +73,8 @@ def split_prompts(prompt: str | list[Any] | None, max_prompts: int) -> list[tupl
     if all(isinstance(item, int) for item in prompt):
         return [("prompt", prompt)]
     if len(prompt) > max_prompts:
-        raise RequestError("prompt", message=f"prompt: holds {len(prompt)} prompts; at most {max_prompts} are allowed")
+        why = f"holds {len(prompt)} prompts; at most {max_prompts} are allowed (--max-prompts)"
+        raise RequestError("prompt", message=f"prompt: {why}")
     kind = type(prompt[0])
     for i, item in enumerate(prompt):
         if type(item) is not kind:

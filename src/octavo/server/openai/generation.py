@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from octavo.engine.outputs import TextDelta
+from octavo.errors import RequestError
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.context import ServerContext
+from octavo.server.tenants import current_tenant
 
 if TYPE_CHECKING:
     from octavo.engine.dispatch import Tap
@@ -34,23 +36,39 @@ async def prepare(
         RequestError, OverloadedError: See AsyncEngine.prepare.
     """
 
+    limits = context.http
+
     def work() -> list[Prepared]:
-        most = context.http.max_logprobs
-        return [
-            context.engine.prepare(
+        prepared: list[Prepared] = []
+        num_tokens = 0
+        for param, prompt in prompts:
+            one = context.engine.prepare(
                 prompt,
                 params,
                 param=param,
+                tenant=current_tenant(),
                 priority=request.priority or 0,
                 cache_salt=request.cache_salt,
-                max_logprobs=most,
+                max_logprobs=limits.max_logprobs,
             )
-            for param, prompt in prompts
-        ]
+            num_tokens += len(one.prompt_token_ids)
+            if num_tokens > limits.max_prompt_tokens:
+                raise _too_many_tokens(param, num_tokens, limits.max_prompt_tokens)
+            prepared.append(one)
+        return prepared
 
     if sum(len(prompt) for _, prompt in prompts) > LONG_PROMPT_CHARS:
-        return await asyncio.to_thread(work)
-    return work()
+        prepared = await asyncio.to_thread(work)
+    else:
+        prepared = work()
+    context.engine.check_room(len(prepared), sum(len(one.prompt_token_ids) for one in prepared))
+    return prepared
+
+
+def _too_many_tokens(param: str, num_tokens: int, limit: int) -> RequestError:
+    up_to = f"up to {param} " if "[" in param else ""
+    message = f"the prompts {up_to}hold {num_tokens} tokens; at most {limit} are allowed (--max-prompt-tokens)"
+    return RequestError(param, message=message)
 
 
 @dataclass

@@ -18,10 +18,7 @@ from octavo.messages import SamplingParams
 from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, check_other_fields
 
-MAX_STOP_STRINGS = 64
 MAX_STOP_CHARS = 1024
-MAX_STOP_TOKEN_IDS = 1024
-MAX_LOGIT_BIAS = 1024
 PRIORITY_LIMIT = 1 << 31
 
 TEMPLATE_KWARGS = frozenset(
@@ -181,18 +178,20 @@ def _named(message: str) -> RequestError:
 
 def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
     if request.n is not None and not 1 <= request.n <= http.max_n:
-        raise RequestError("n", request.n, f"an integer from 1 to {http.max_n}")
+        raise RequestError("n", request.n, f"an integer from 1 to {http.max_n} (--max-n)")
     _check_best_of(request, http)
     _check_beams(request, http)
     check_top(request.prompt_logprobs, "prompt_logprobs", http)
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    if len(stops) > MAX_STOP_STRINGS:
-        raise RequestError("stop", message=f"stop: holds {len(stops)} strings; at most {MAX_STOP_STRINGS} are allowed")
+    if len(stops) > http.max_stop:
+        why = f"holds {len(stops)} strings; at most {http.max_stop} are allowed (--max-stop)"
+        raise RequestError("stop", message=f"stop: {why}")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
         raise RequestError("stop", message=f"stop: a string is longer than {MAX_STOP_CHARS} characters")
-    for name, limit in (("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS)):
-        if len(getattr(request, name) or ()) > limit:
-            raise RequestError(name, message=f"{name}: holds more than {limit} entries")
+    for name in ("stop_token_ids", "logit_bias"):
+        if (count := len(getattr(request, name) or ())) > http.max_list:
+            why = f"holds {count} entries; at most {http.max_list} are allowed (--max-list)"
+            raise RequestError(name, message=f"{name}: {why}")
     if request.priority is not None and abs(request.priority) >= PRIORITY_LIMIT:
         raise RequestError("priority", request.priority, "an integer above -2^31 and below 2^31")
     check_cache_salt(request.cache_salt)
@@ -205,7 +204,7 @@ def _check_best_of(request: GenerationRequest, http: HTTPConfig) -> None:
     if drawn is None:
         return
     if not returned <= drawn <= http.max_n:
-        raise RequestError("best_of", drawn, f"an integer from n ({returned}) to {http.max_n}")
+        raise RequestError("best_of", drawn, f"an integer from n ({returned}) to {http.max_n} (--max-n)")
     if request.stream and drawn > returned:
         message = "best_of above n is not supported in a stream: which answers are best is known at their end"
         raise UnsupportedFieldError("best_of", message)
@@ -221,13 +220,13 @@ def _check_beams(request: GenerationRequest, http: HTTPConfig) -> None:
             if value is not None and value != neutral:
                 raise RequestError(name, value, "left out without beam_width")
     elif not 1 <= width <= http.max_beam_width:
-        raise RequestError("beam_width", width, f"an integer from 1 to {http.max_beam_width}")
+        raise RequestError("beam_width", width, f"an integer from 1 to {http.max_beam_width} (--max-beam-width)")
 
 
 def check_top(count: int | None, name: str, http: HTTPConfig) -> None:
     """How many of the likeliest tokens may be asked for."""
     if count is not None and not 0 <= count <= http.max_logprobs:
-        raise RequestError(name, count, f"an integer from 0 to {http.max_logprobs}")
+        raise RequestError(name, count, f"an integer from 0 to {http.max_logprobs} (--max-logprobs)")
 
 
 def _check_limit(request: ChatRequest) -> None:
