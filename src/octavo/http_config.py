@@ -9,6 +9,13 @@ from octavo.settings import check_choices, check_range, setting
 
 _KEYS = "Keys: who may call"
 _LIMITS = "Limits of requests and connections"
+_ANSWERS = "Answers: tools and reasoning"
+
+TOOL_CALL_PARSERS = (
+    *("auto", "none", "hermes", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic", "mistral", "granite"),
+    *("phi4_mini_json", "openai"),
+)
+REASONING_PARSERS = ("auto", "none", "deepseek_r1", "qwen3", "mistral", "gpt_oss", "openai_gptoss")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +49,24 @@ class HTTPConfig:
         None,
         "key of the /v1/kv admin routes (also OCTAVO_ADMIN_API_KEY); without one they are closed",
         section=_KEYS,
+    )
+
+    enable_auto_tool_choice: bool = setting(
+        True,
+        "let the model choose whether to call a tool; off refuses requests that leave it the choice",
+        section=_ANSWERS,
+    )
+    tool_call_parser: str = setting(
+        "auto",
+        "how the model writes tool calls; auto goes by its chat template, none leaves them in the text",
+        choices=TOOL_CALL_PARSERS,
+        section=_ANSWERS,
+    )
+    reasoning_parser: str = setting(
+        "auto",
+        "how the model writes its reasoning; auto goes by its chat template, none leaves it in the text",
+        choices=REASONING_PARSERS,
+        section=_ANSWERS,
     )
 
     max_connections: int = setting(4096, "connections at once; more get 503", section=_LIMITS)

@@ -12,4 +12,6 @@ from support.infos import tiny_info
 
 def served_routes() -> list[Any]:
     """Every route of the application, as the router has them; no engine is asked for that."""
-    return create_app(SimpleNamespace(info=tiny_info()), HTTPConfig()).routes  # type: ignore[arg-type, return-value]
+    tokenizer = SimpleNamespace(special_ids_of=lambda spellings: frozenset())
+    engine: Any = SimpleNamespace(info=tiny_info(), tokenizer=tokenizer, chat_template_source=None)
+    return create_app(engine, HTTPConfig()).routes

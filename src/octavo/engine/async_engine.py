@@ -117,6 +117,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         max_logprobs: int = 20,
+        shown_special_ids: frozenset[int] = frozenset(),
     ) -> Prepared:
         """Check and tokenise a request; see `InputProcessor.prepare`. May be called from another thread.
 
@@ -156,17 +157,27 @@ class AsyncEngine:
         if self._draining:
             raise ShuttingDownError("the server is shutting down")
 
+    @property
+    def chat_template_source(self) -> str | None:
+        """The chat template's text; None where the model has none."""
+        return self._front_end.template_source
+
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **template_kwargs: Any,
     ) -> list[int]:
         """Token ids of a conversation; see `FrontEnd.render_chat`. May be called from another thread."""
         return self._front_end.render_chat(
-            messages, add_generation_prompt=add_generation_prompt, tools=tools, **template_kwargs
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            **template_kwargs,
         )
 
     async def stream(self, prepared: Prepared, tap: Tap | None = None) -> AsyncGenerator[TextDelta, None]:

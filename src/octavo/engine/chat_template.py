@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import jinja2
 from jinja2.exceptions import SecurityError
 
 from octavo.engine.chat_sandbox import Budget, ChatEnvironment, TemplateRaisedError, budget, check_length
+from octavo.engine.parsers.choose import knows_tools
+from octavo.engine.tool_prompt import teach_tools
 from octavo.errors import ModelFileError, RequestError
 
 MAX_TEMPLATE_CHARS = 1 << 20
@@ -32,6 +35,9 @@ class ChatTemplate:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ModelFileError(file, "chat template", f"is longer than {MAX_TEMPLATE_CHARS} characters")
         self._variables = {name: value or "" for name, value in variables.items()}
+        self.source = source
+        self.knows_tools = knows_tools(source)
+        self._knows_developers = "developer" in source
         try:
             self._template = ChatEnvironment().from_string(source)
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
@@ -42,16 +48,21 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         guard: Callable[[str], str] = str,
         **kwargs: Any,
     ) -> str:
         """The prompt's text.
 
+        A template that does not know tools gets messages that explain them, and calls and results as text; one that
+        does not know developers gets their messages as the system's.
+
         Args:
             messages: Dicts with a `role` and mostly a `content`: a string, or parts of type "text".
             add_generation_prompt: Whether to end with the start of the assistant's turn.
-            tools: JSON schemas of functions, for templates that know tools.
+            continue_final_message: Whether to end inside the last message, where its content ends.
+            tools: Functions, in the form of the OpenAI API.
             guard: Applied to every string that a user wrote.
             kwargs: More variables for the template, such as `enable_thinking`.
 
@@ -63,19 +74,30 @@ class ChatTemplate:
                 raise RequestError(
                     f"chat_template_kwargs.{name}"[:80], message=f"{name[:40]!r} cannot be set by a request"
                 )
+        plain = self._fit(normalise_messages(messages), tools)
+        end_sign = _sign_end(plain) if continue_final_message else None
         variables = {
             **self._variables,
             **_guarded(kwargs, guard),
-            "messages": _guarded(normalise_messages(messages), guard),
-            "tools": _guarded(list(tools), guard) if tools is not None else None,
+            "messages": _guarded(plain, guard),
+            "tools": _guarded(list(tools), guard) if tools else None,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._render(variables)
+            text = self._render(variables)
         except TemplateRaisedError as error:
             raise RequestError("messages", message=f"the model's chat template refuses this: {error}"[:500]) from None
         except Exception as error:  # whatever a stranger's template does with these messages
             raise RequestError("messages", message=f"the chat template failed: {_describe(error)}") from None
+        return text if end_sign is None else _cut_at(text, end_sign)
+
+    def _fit(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+        """The messages in roles that the template knows."""
+        if not self._knows_developers:
+            messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+        if not self.knows_tools and (tools or any(m.get("tool_calls") for m in messages)):
+            messages = teach_tools(messages, tools)
+        return messages
 
     def _render(self, variables: dict[str, Any]) -> str:
         token = budget.set(Budget())
@@ -89,6 +111,27 @@ class ChatTemplate:
             return "".join(pieces)
         finally:
             budget.reset(token)
+
+
+def _sign_end(messages: list[dict[str, Any]]) -> str:
+    """Put a sign that no user can know behind the last message's content; the sign."""
+    last = messages[-1]
+    content = last.get("content")
+    if last["role"] != "assistant" or not isinstance(content, str):
+        raise RequestError(
+            "continue_final_message", message="continue_final_message: the last message must be an assistant's text"
+        )
+    sign = f"\ue0f4{secrets.token_hex(8)}\ue0f5"
+    messages[-1] = {**last, "content": content + sign}
+    return sign
+
+
+def _cut_at(text: str, sign: str) -> str:
+    end = text.rfind(sign)
+    if end < 0:
+        why = "continue_final_message: the model's chat template leaves the last message out"
+        raise RequestError("continue_final_message", message=why)
+    return text[:end]
 
 
 def normalise_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

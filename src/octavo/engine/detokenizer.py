@@ -29,13 +29,21 @@ class Detokenizer:
     Args:
         tokenizer: Gives the bytes.
         skip_special_tokens: Leave out control tokens such as the end of a turn.
+        shown: Control tokens that are not left out.
         at_start: Whether no text stands before the first token. Only then is the space that a SentencePiece
             tokenizer puts before every text its own invention, to be left out.
     """
 
-    def __init__(self, tokenizer: TokenBytes, *, skip_special_tokens: bool = True, at_start: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        *,
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+        at_start: bool = False,
+    ) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
         self._decoder = _UTF8("replace")
         self._strip_next = at_start and tokenizer.strips_leading_space
 

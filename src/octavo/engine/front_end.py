@@ -51,6 +51,11 @@ class FrontEnd:
         variables = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
         return cls(tokenizer, ChatTemplate(parts.chat_template, variables, file=name))
 
+    @property
+    def template_source(self) -> str | None:
+        """The chat template's text."""
+        return None if self._chat_template is None else self._chat_template.source
+
     def input_processor(self, info: EngineInfo, *, seed: int | None = None) -> InputProcessor:
         return InputProcessor(info, self.tokenizer, seed=seed)
 
@@ -59,10 +64,11 @@ class FrontEnd:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **template_kwargs: Any,
     ) -> list[int]:
-        """The token ids of a conversation.
+        """The token ids of a conversation; see `ChatTemplate.render`.
 
         Control tokens come from the template only: their spellings in a user's text stay text. No begin-of-sequence
         token is added, because templates write it themselves.
@@ -75,6 +81,7 @@ class FrontEnd:
         text = self._chat_template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             tools=tools,
             guard=self.tokenizer.guard,
             **template_kwargs,

@@ -29,6 +29,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt as text, when it came as text."""
     params: SamplingParams
     """The caller's, with `max_tokens` and `seed` settled. `request.sampling` is what the engine draws for them."""
+    shown_special_ids: frozenset[int] = frozenset()
+    """Control tokens that are part of the answer's text, because a parser of answers looks for them."""
 
     @property
     def request_id(self) -> int:
@@ -74,6 +76,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str | None = None,
         max_logprobs: int = 20,
+        shown_special_ids: frozenset[int] = frozenset(),
     ) -> Prepared:
         """Check a request against the model and settle its open choices.
 
@@ -85,6 +88,7 @@ class InputProcessor:
             priority: Lower runs earlier, where the policy looks at it.
             cache_salt: Share cached KV only with requests of the same tenant that bring the same text.
             max_logprobs: The largest `logprobs` allowed.
+            shown_special_ids: Control tokens that are part of the answer's text even so.
 
         Raises:
             RequestError: Naming the field that cannot be served.
@@ -110,7 +114,8 @@ class InputProcessor:
             cache_salt=cache_salt,
         )
         settled = msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
-        return Prepared(request=request, prompt_text=prompt if isinstance(prompt, str) else None, params=settled)
+        prompt_text = prompt if isinstance(prompt, str) else None
+        return Prepared(request=request, prompt_text=prompt_text, params=settled, shown_special_ids=shown_special_ids)
 
     def prepare_publication(self, name: str, prompt: str | Sequence[int], *, param: str = "prompt") -> Prepared:
         """A request that computes `prompt` and publishes its whole blocks under `name`.

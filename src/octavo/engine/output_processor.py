@@ -29,7 +29,8 @@ class OutputProcessor:
         )
         params = prepared.params
         drawn = prepared.request.sampling.n
-        self._answers = [_Answer(index, params, tokenizer, at_start=at_start) for index in range(drawn)]
+        shown = prepared.shown_special_ids
+        self._answers = [_Answer(index, params, tokenizer, shown, at_start=at_start) for index in range(drawn)]
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else []
         self._num_unfinished = drawn
 
@@ -78,10 +79,14 @@ def _failure(delta: TokenDelta) -> OctavoError:
 class _Answer:
     """One of a request's answers."""
 
-    def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer, *, at_start: bool) -> None:
+    def __init__(
+        self, index: int, params: SamplingParams, tokenizer: Tokenizer, shown: frozenset[int], *, at_start: bool
+    ) -> None:
         self._index = index
         self._params = params
-        self._text = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, at_start=at_start)
+        self._text = Detokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens, shown=shown, at_start=at_start
+        )
         self._stop = StopStrings(params.stop, include=params.include_stop_str_in_output)
         self._num_tokens = 0
         self.finished = False

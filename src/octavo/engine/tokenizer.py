@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
@@ -107,6 +108,11 @@ class Tokenizer:
         if data is None:
             data = self._bytes[token_id] = self._find_bytes(token_id)
         return data
+
+    def special_ids_of(self, spellings: Iterable[str]) -> frozenset[int]:
+        """The control tokens that are spelled so."""
+        wanted = frozenset(spellings)
+        return frozenset(i for i in self.special_ids if self._added[i] in wanted)
 
     @property
     def strips_leading_space(self) -> bool:

@@ -14,6 +14,7 @@ from octavo.errors import ModelNotFoundError
 from octavo.messages import EngineInfo
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.metrics import ServerMetrics
+from octavo.server.parsing import AnswerFormat
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
@@ -35,6 +36,8 @@ class ServerContext:
     fingerprint: str
     created: int
     """When the server started, in seconds since the epoch."""
+    answer_format: AnswerFormat
+    """How the model writes reasoning and tool calls."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     _reported: set[str] = field(default_factory=set)
 

@@ -25,6 +25,7 @@ from octavo.server.openai.completions import Completions
 from octavo.server.openai.errors import ErrorReply
 from octavo.server.openai.models import Models
 from octavo.server.openapi.route import OpenAPI
+from octavo.server.parsing import answer_format
 from octavo.server.status import Health, Load, Metrics, Ping, Ready, Version
 from octavo.server.tokens import Detokenize, Tokenize
 
@@ -42,6 +43,7 @@ def make_context(engine: AsyncEngine, http: HTTPConfig) -> ServerContext:
         fingerprint=system_fingerprint(engine.info),
         created=int(time.time()),
         lifecycle=Lifecycle(http.request_timeout),
+        answer_format=answer_format(http, engine.chat_template_source, engine.tokenizer),
     )
 
 

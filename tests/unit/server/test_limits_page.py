@@ -12,7 +12,7 @@ from octavo.server.http_protocol import BODY_SHARE, MAX_PIPELINED
 from octavo.server.key_file import read_key_file
 from octavo.server.launch import KEEP_ALIVE_S
 from octavo.server.listen import OPEN_FILES
-from octavo.server.openai.chat import MAX_MESSAGES
+from octavo.server.openai.messages import MAX_MESSAGES
 from octavo.server.openai.protocol import MAX_STOP_CHARS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text()

@@ -7,14 +7,19 @@ import pytest
 from octavo.config import HTTPConfig
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams
-from octavo.server.openai.chat import chat_params, plain_messages
+from octavo.server.openai.chat import chat_params
 from octavo.server.openai.completions import completion_params, split_prompts
 from octavo.server.openai.errors import reply_to
 from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION
+from octavo.server.openai.messages import plain_messages
 from octavo.server.openai.protocol import parse_chat, parse_completion
 
 HTTP = HTTPConfig()
 USER = [{"role": "user", "content": "hi"}]
+
+
+def call(arguments: Any = "{}", name: str = "f") -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def completion(**fields: Any) -> SamplingParams:
@@ -180,6 +185,18 @@ def test_message_content_may_be_parts() -> None:
     ]
 
 
+def test_calls_and_their_results_reach_the_template_as_it_wants_them() -> None:
+    messages = [
+        {"role": "assistant", "content": None, "reasoning": "Hm", "tool_calls": [call('{"a": [1]}'), call("", "g")]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "4"}]},
+    ]
+    plain_calls = [call({"a": [1]}), call({}, "g")]
+    assert plain_messages(messages) == [
+        {"role": "assistant", "content": "", "reasoning_content": "Hm", "thinking": "Hm", "tool_calls": plain_calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "4"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -188,7 +205,7 @@ def test_message_content_may_be_parts() -> None:
         ([{}], "messages[0].role"),
         ([{"role": "root", "content": "x"}], "messages[0].role"),
         ([{"role": 7, "content": "x"}], "messages[0].role"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "function", "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
@@ -198,7 +215,18 @@ def test_message_content_may_be_parts() -> None:
         ([{"role": "user", "content": [{"type": None}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": "x", "name": 5}], "messages[0].name"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),
+        ([{"role": "assistant", "content": None, "tool_calls": []}], "messages[0].content"),
+        ([{"role": "assistant", "content": None, "tool_calls": 7}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [call(name="")]}], "messages[0].tool_calls[0].function.name"),
+        ([{"role": "assistant", "tool_calls": [call("[1]")]}], "messages[0].tool_calls[0].function.arguments"),
+        ([{"role": "assistant", "tool_calls": [call("{'a'")]}], "messages[0].tool_calls[0].function.arguments"),
+        ([{"role": "assistant", "tool_calls": [{**call(), "id": 7}]}], "messages[0].tool_calls[0].id"),
+        ([{"role": "user", "content": "x", "tool_calls": [call()]}], "messages[0].tool_calls"),
+        ([{"role": "tool", "tool_call_id": 7, "content": "x"}], "messages[0].tool_call_id"),
+        ([{"role": "tool", "content": None}], "messages[0].content"),
+        ([{"role": "assistant", "content": "x", "reasoning": 7}], "messages[0].reasoning"),
+        ([{"role": "user", "content": [{"type": "refusal", "refusal": 7}]}], "messages[0].content[0].refusal"),
     ],
 )
 def test_bad_messages_are_named(messages: Any, param: str) -> None:

@@ -75,17 +75,14 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
     """None where it is not known how the model writes calls."""
     reasoning_parser: str | None = None
 
-    @property
-    def marks(self) -> tuple[str, ...]:
+    def marks(self, *, with_calls: bool) -> tuple[str, ...]:
         """Spellings that the parsers look for. Where one is a control token, it must not be left out of the text."""
         marks: tuple[str, ...] = ()
-        if self.tool_parser in TOOL_PARSERS:
-            marks += (*TOOL_PARSERS[self.tool_parser].marks, *CLOSING_MARKS)
-        if self.tool_parser == HARMONY or self.reasoning_parser == GPT_OSS:
-            marks += HARMONY_MARKS
-        elif self.reasoning_parser is not None:
-            marks += THINK_MARKS[self.reasoning_parser]
-        return marks
+        if with_calls and self.tool_parser in TOOL_PARSERS:
+            marks = (*TOOL_PARSERS[self.tool_parser].marks, *CLOSING_MARKS)
+        if self.reasoning_parser == GPT_OSS or (with_calls and self.tool_parser == HARMONY):
+            return (*marks, *HARMONY_MARKS)
+        return marks if self.reasoning_parser is None else (*marks, *THINK_MARKS[self.reasoning_parser])
 
 
 def output_format(tool_parser: str, reasoning_parser: str, template: str | None) -> OutputFormat:

@@ -38,12 +38,12 @@ class ThinkParser(Scanner):
     def _skip_opening(self) -> Steps[bool]:
         """Read over the opening mark if the answer begins with it; else nothing is read."""
         char = yield from self.next_visible()
-        for expected in self._opening:
+        for count, expected in enumerate(self._opening, 1):
             if char != expected:
                 self.give_back_unused()
                 return False
-            char = yield from self.next()
-        self.give_back()
+            if count < len(self._opening):
+                char = yield from self.next()
         return True
 
     def _pass_reasoning(self) -> Steps[None]:

@@ -12,27 +12,22 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from octavo.engine.outputs import TextDelta
-from octavo.errors import RequestError
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.gate import send_json
 from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
-from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.event_tap import EventTap
 from octavo.server.openai.generation import LONG_PROMPT_CHARS, Answer, Generation, prepare
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
+from octavo.server.openai.messages import plain_messages
+from octavo.server.openai.parsed import delta_fields, message_fields
 from octavo.server.openai.protocol import ChatRequest, parse_chat, sampling_params
+from octavo.server.openai.tools import tool_use
+from octavo.server.parsing import Parsing, ToolUse
 from octavo.server.sse import json_bytes, send_events
 
-ROLES = ("system", "developer", "user", "assistant")
-"""Passed to the template as they are; what a template does not know it may refuse."""
-
-TOOL_ROLES = ("tool", "function")
-MAX_NAME_CHARS = 256
-MAX_MESSAGES = 4096
-MAX_PARTS = 4096
 ANSWER_ROLE = "assistant"
 
 
@@ -56,10 +51,17 @@ class ChatCompletions:
         context = self._context
         context.check_model(request.model)
         params = chat_params(request)
-        token_ids = await render(context, request)
-        prompts = await prepare(context, [("messages", token_ids)], params, request)
-        generation = Generation(context, prompts, params.n, arrival_s)
-        reply = ChatReply(context, request, generation)
+        tools = tool_use(context, request)
+        token_ids = await render(context, request, tools)
+        parsing = context.answer_format.parsing(token_ids, params.n, tools, answer_begin=_answer_begin(request))
+        if parsing is None:
+            prompts = await prepare(context, [("messages", token_ids)], params, request)
+            generation = Generation(context, prompts, params.n, arrival_s)
+            reply = ChatReply(context, request, generation)
+        else:
+            prompts = await prepare(context, [("messages", token_ids)], params, request, parsing.shown_special_ids)
+            generation = Generation(context, prompts, params.n, arrival_s, parsing.reasoning)
+            reply = ParsedChatReply(context, request, generation, parsing)
         if request.stream:
             await send_events(send, reply.frames(line), context.lifecycle)
         else:
@@ -73,27 +75,53 @@ def chat_params(request: ChatRequest) -> SamplingParams:
     return sampling_params(request, max_tokens=limit, logprobs=logprobs)
 
 
-async def render(context: ServerContext, request: ChatRequest) -> list[int]:
+async def render(context: ServerContext, request: ChatRequest, tools: ToolUse | None = None) -> list[int]:
     """The conversation as token ids, through the model's chat template."""
     kwargs = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
-    open_answer = request.add_generation_prompt is not False
-    return await render_messages(context, request.messages, open_answer=open_answer, **kwargs)
+    continued = bool(request.continue_final_message)
+    return await render_messages(
+        context,
+        request.messages,
+        open_answer=request.add_generation_prompt is not False and not continued,
+        continued=continued,
+        tools=None if tools is None else tools.tools,
+        **kwargs,
+    )
 
 
 async def render_messages(
-    context: ServerContext, messages: list[dict[str, Any]] | None, *, open_answer: bool, **template_kwargs: Any
+    context: ServerContext,
+    messages: list[dict[str, Any]] | None,
+    *,
+    open_answer: bool,
+    continued: bool = False,
+    tools: list[dict[str, Any]] | None = None,
+    **template_kwargs: Any,
 ) -> list[int]:
-    """Messages as token ids; with `open_answer` they end where the answer begins."""
+    """Messages as token ids; with `open_answer` they end where the answer begins, and when `continued` where the last
+    message ends."""
 
     def work() -> list[int]:
         plain = plain_messages(messages)
-        return context.engine.render_chat(plain, add_generation_prompt=open_answer, **template_kwargs)
+        return context.engine.render_chat(
+            plain,
+            add_generation_prompt=open_answer,
+            continue_final_message=continued,
+            tools=tools,
+            **template_kwargs,
+        )
 
-    if _is_long(messages):
+    if _is_long(messages) or tools:
         return await asyncio.to_thread(work)
     return work()
+
+
+def _answer_begin(request: ChatRequest) -> str:
+    """What the prompt already holds of the answer."""
+    content = (request.messages or [{}])[-1].get("content") if request.continue_final_message else None
+    return content if isinstance(content, str) else ""
 
 
 def _is_long(messages: list[dict[str, Any]] | None) -> bool:
@@ -105,74 +133,17 @@ def _is_long(messages: list[dict[str, Any]] | None) -> bool:
     return num_chars > LONG_PROMPT_CHARS or any(isinstance(text, list) for text in texts)
 
 
-def plain_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Messages with a known role and their content as one string.
-
-    Raises:
-        RequestError: Naming the message's field.
-    """
-    if not messages:
-        raise RequestError("messages", message="messages: must hold at least one message")
-    if len(messages) > MAX_MESSAGES:
-        raise RequestError("messages", message=f"messages: {len(messages)} messages; must be at most {MAX_MESSAGES}")
-    return [_plain_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
-    role = message.get("role")
-    if role in TOOL_ROLES:
-        raise UnsupportedFieldError(f"{where}.role", f"{where}.role: {role} messages are not supported yet")
-    if role not in ROLES:
-        raise RequestError(f"{where}.role", role, "one of " + ", ".join(ROLES))
-    for name in ("tool_calls", "function_call", "audio"):
-        if message.get(name):
-            raise UnsupportedFieldError(f"{where}.{name}")
-    plain = {"role": role, "content": _plain_content(message.get("content"), f"{where}.content")}
-    speaker = message.get("name")
-    if speaker is not None:
-        if not isinstance(speaker, str) or len(speaker) > MAX_NAME_CHARS:
-            raise RequestError(f"{where}.name", speaker, f"a string of at most {MAX_NAME_CHARS} characters")
-        plain["name"] = speaker
-    return plain
-
-
-def _plain_content(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise RequestError(where, content, "a string or a list of parts")
-    if len(content) > MAX_PARTS:
-        raise RequestError(where, message=f"{where}: {len(content)} parts; must be at most {MAX_PARTS}")
-    return "\n".join(_part_text(part, f"{where}[{j}]") for j, part in enumerate(content))
-
-
-def _part_text(part: Any, where: str) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict):
-        raise RequestError(where, part, "an object with a type")
-    kind = part.get("type")
-    if kind != "text":
-        if isinstance(kind, str) and kind:
-            raise UnsupportedFieldError(
-                f"{where}.type", f"{where}.type: {kind[:40]!r} parts are not supported; only text"
-            )
-        raise RequestError(f"{where}.type", kind, "text")
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise RequestError(f"{where}.text", text, "a string")
-    return text
-
-
 class ChatReply:
     """Writes the answer to one request, streamed or whole."""
+
+    _first_content: str | None = ""
 
     def __init__(self, context: ServerContext, request: ChatRequest, generation: Generation) -> None:
         self._request = request
         self._generation = generation
         self._tokenizer = context.engine.tokenizer
         self._head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": f"chatcmpl-{request.request_id or uuid.uuid4().hex}",
             "object": "chat.completion.chunk" if request.stream else "chat.completion",
             "created": int(time.time()),
             "model": request.model or context.model_name,
@@ -194,11 +165,14 @@ class ChatReply:
 
     def _frames_of(self, index: int, delta: TextDelta) -> bytes:
         """What a delta adds to the stream."""
-        chunk = self._writer.chunk(index, delta, delta.text, self._logprobs(delta.logprobs))
+        chunk = self._chunk(index, delta)
         if index in self._started:
             return chunk
         self._started.add(index)
-        return self._writer.role(index, ANSWER_ROLE) + chunk
+        return self._writer.role(index, ANSWER_ROLE, self._first_content) + chunk
+
+    def _chunk(self, index: int, delta: TextDelta) -> bytes:
+        return self._writer.chunk(index, delta, delta.text, self._logprobs(delta.logprobs))
 
     def whole(self, answers: list[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""
@@ -213,16 +187,43 @@ class ChatReply:
         return body
 
     def _whole_choice(self, answer: Answer) -> dict[str, Any]:
+        message, reason = self._message(answer)
         choice = {
             "index": answer.index,
-            "message": {"role": ANSWER_ROLE, "content": "".join(answer.text), "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(answer.logprobs) if self._request.logprobs else None,
-            "finish_reason": answer.finish_reason,
+            "finish_reason": reason,
             "stop_reason": answer.stop_reason,
         }
         return choice if answer.score is None else {**choice, "score": answer.score}
+
+    def _message(self, answer: Answer) -> tuple[dict[str, Any], str | None]:
+        """The message, and why it ended."""
+        message = {"role": ANSWER_ROLE, "content": "".join(answer.text), "refusal": None}
+        return message, answer.finish_reason
 
     def _logprobs(self, entries: list[TokenLogprobs] | None) -> dict[str, Any] | None:
         if not self._request.logprobs or not entries:
             return None
         return chat_logprobs(self._tokenizer, entries, self._request.top_logprobs or 0)
+
+
+class ParsedChatReply(ChatReply):
+    """A reply whose answers hold more than text."""
+
+    _first_content = None
+
+    def __init__(self, context: ServerContext, request: ChatRequest, generation: Generation, parsing: Parsing) -> None:
+        super().__init__(context, request, generation)
+        self._parsing = parsing
+        self._with_reasoning = request.include_reasoning is not False
+
+    def _chunk(self, index: int, delta: TextDelta) -> bytes:
+        fields = delta_fields(self._parsing.pieces(index, delta), with_reasoning=self._with_reasoning)
+        reason = self._parsing.finish_reason(index, delta.finish_reason)
+        return self._writer.message(index, fields, delta, self._logprobs(delta.logprobs), reason)
+
+    def _message(self, answer: Answer) -> tuple[dict[str, Any], str | None]:
+        parsed = self._parsing.whole(answer.index, "".join(answer.text), answer.finish_reason)
+        reason = self._parsing.finish_reason(answer.index, answer.finish_reason)
+        return {"role": ANSWER_ROLE, **message_fields(parsed, with_reasoning=self._with_reasoning)}, reason

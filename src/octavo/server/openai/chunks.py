@@ -35,9 +35,9 @@ class ChunkWriter:
             b'},"logprobs":null,"finish_reason":null}' if self._chat else b',"logprobs":null,"finish_reason":null}'
         )
 
-    def role(self, index: int, role: str) -> bytes:
+    def role(self, index: int, role: str, content: str | None = "") -> bytes:
         """The first delta of a chat choice."""
-        delta = json_bytes({"role": role, "content": ""})
+        delta = json_bytes({"role": role, "content": content})
         choice = b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (index, delta)
         return self._head + choice + self._end()
 
@@ -60,6 +60,22 @@ class ChunkWriter:
             b"" if delta.score is None else b',"score":' + json_bytes(delta.score),
         )
         return opening + rest + self._end()
+
+    def message(
+        self, index: int, fields: dict[str, Any], delta: TextDelta, logprobs: dict[str, Any] | None, reason: str | None
+    ) -> bytes:
+        """One piece of a chat choice whose delta has other fields than text; empty bytes when there is nothing to say.
+
+        `reason` is why it ended, `logprobs` the delta's in the endpoint's form.
+        """
+        if reason is None and logprobs is None and not fields:
+            return b""
+        choice: dict[str, Any] = {"index": index, "delta": fields, "logprobs": logprobs, "finish_reason": reason}
+        if reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+            if delta.score is not None:
+                choice["score"] = delta.score
+        return self._head + json_bytes(choice) + self._end()
 
     def usage(self) -> bytes:
         """The chunk after the last choice's end."""

@@ -126,7 +126,7 @@ class CompletionReply:
         self._skip_special = request.skip_special_tokens is not False
         self._prompt_texts = [self._text_of(prompt) for prompt in generation.prompts] if self._echo else []
         self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
+            "id": f"cmpl-{request.request_id or uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": request.model or context.model_name,

@@ -28,7 +28,6 @@ _COMMON: dict[str, tuple[Any, ...]] = {
     "return_tokens_as_token_ids": (None, False),
     "vllm_xargs": (None, {}),
     "repetition_detection": (None,),
-    "request_id": (None,),
 }
 
 REFUSED_COMPLETION: dict[str, tuple[Any, ...]] = {
@@ -39,8 +38,6 @@ REFUSED_COMPLETION: dict[str, tuple[Any, ...]] = {
 
 REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
     **_COMMON,
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "audio": (None,),
@@ -49,16 +46,14 @@ REFUSED_CHAT: dict[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"),
     "echo": (None, False),
     "add_special_tokens": (None, False),
-    "continue_final_message": (None, False),
     "chat_template": (None,),
     "documents": (None, []),
     "mm_processor_kwargs": (None, {}),
     "media_io_kwargs": (None, {}),
-    "include_reasoning": (None, True),
 }
 
 IGNORED = frozenset(
-    {"store", "service_tier", "parallel_tool_calls", "prediction", "prompt_cache_key", "safety_identifier"}
+    {"store", "service_tier", "prediction", "prompt_cache_key", "safety_identifier"}
     | {"user", "metadata", "prompt_cache_retention"}
 )
 """Fields that cannot change an answer here: hints, labels, and choices among one."""

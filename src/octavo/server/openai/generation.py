@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from octavo.engine.dispatch import Tap
     from octavo.engine.input_processor import Prepared
     from octavo.server.openai.protocol import GenerationRequest
+    from octavo.server.parsing import ReasoningCounter
 
 LONG_PROMPT_CHARS = 4096
 """Longer texts are tokenized in a thread, so that other streams do not wait for them."""
@@ -29,6 +30,7 @@ async def prepare(
     prompts: list[tuple[str, str | list[int]]],
     params: SamplingParams,
     request: GenerationRequest,
+    shown_special_ids: frozenset[int] = frozenset(),
 ) -> list[Prepared]:
     """Validate and tokenize prompts, each with the name it has in errors.
 
@@ -50,6 +52,7 @@ async def prepare(
                 priority=request.priority or 0,
                 cache_salt=request.cache_salt,
                 max_logprobs=limits.max_logprobs,
+                shown_special_ids=shown_special_ids,
             )
             num_tokens += len(one.prompt_token_ids)
             if num_tokens > limits.max_prompt_tokens:
@@ -96,9 +99,20 @@ class Generation:
     """The prompts of a request, running.
 
     Choices are numbered over all prompts: those of prompt i are `i * n` to `i * n + n - 1`.
+
+    Args:
+        reasoning: Told of every token, where reasoning is told apart.
     """
 
-    def __init__(self, context: ServerContext, prompts: list[Prepared], n: int, arrival_s: float) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        prompts: list[Prepared],
+        n: int,
+        arrival_s: float,
+        reasoning: ReasoningCounter | None = None,
+    ) -> None:
+        self._reasoning = reasoning
         self.prompts = prompts
         self.n = n
         self.num_prompt_tokens = sum(len(prompt.prompt_token_ids) for prompt in prompts)
@@ -138,17 +152,22 @@ class Generation:
     def usage(self, choices: slice = slice(None)) -> dict[str, Any]:
         """The `usage` object: each prompt counted once, every generated token, those of answers not chosen too."""
         completion = sum(self.num_tokens[choices]) + self.num_unchosen_tokens
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.num_prompt_tokens + completion,
             "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
         }
+        if self._reasoning is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self._reasoning.num_tokens}
+        return usage
 
     def note(self, which: int, choice: int, delta: TextDelta) -> None:
         """Count a delta of prompt number `which`."""
         self._meter.observe(choice, delta)
         self.num_tokens[choice] += len(delta.token_ids)
+        if self._reasoning is not None:
+            self._reasoning.push(choice, delta.token_ids)
         self.num_cached_tokens += delta.num_cached_tokens
         self.num_unchosen_tokens += delta.num_unchosen_tokens
         if delta.prompt_logprobs is not None:

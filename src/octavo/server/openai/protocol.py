@@ -29,6 +29,7 @@ applies the template, only the template."""
 
 MAX_TEMPLATE_KWARG_CHARS = 2048
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TYPE_ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?")
 
 
@@ -73,6 +74,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     beam_width: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
+    request_id: str | None = None
+    """Becomes part of the answer's id."""
 
     @property
     def include_usage(self) -> bool:
@@ -104,8 +107,13 @@ class ChatRequest(GenerationRequest, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 R = TypeVar("R", bound=GenerationRequest)
@@ -142,6 +150,8 @@ def parse_chat(body: dict[str, Any], http: HTTPConfig) -> tuple[ChatRequest, lis
     if request.prompt_logprobs is not None and request.stream:
         raise UnsupportedFieldError("prompt_logprobs", "prompt_logprobs is not supported in a stream")
     _check_limit(request)
+    if request.continue_final_message and request.add_generation_prompt:
+        raise RequestError("add_generation_prompt", True, "false or left out with continue_final_message")
     _check_template_kwargs(request.chat_template_kwargs or {})
     return request, unknown
 
@@ -195,6 +205,8 @@ def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
     if request.priority is not None and abs(request.priority) >= PRIORITY_LIMIT:
         raise RequestError("priority", request.priority, "an integer above -2^31 and below 2^31")
     check_cache_salt(request.cache_salt)
+    if request.request_id is not None and _REQUEST_ID.fullmatch(request.request_id) is None:
+        raise RequestError("request_id", request.request_id, "1 to 128 characters of A-Z a-z 0-9 . _ : -")
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", message="stream_options is allowed only when stream is true")
 

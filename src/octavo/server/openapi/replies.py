@@ -27,17 +27,37 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+
+
+class FunctionCall(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class MessageToolCall(msgspec.Struct):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
 
 
 class ChatMessage(msgspec.Struct, omit_defaults=True):
     role: str
     content: str | None
     refusal: str | None
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    """The same as `reasoning`."""
+    tool_calls: list[MessageToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
