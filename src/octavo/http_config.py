@@ -34,6 +34,9 @@ class HTTPConfig:
     )
     allowed_methods: tuple[str, ...] = setting(("GET", "POST", "DELETE"), "methods that such pages may use")
     allowed_headers: tuple[str, ...] = setting(("*",), "headers that such pages may send")
+    files_dir: str | None = setting(
+        None, "folder for files and batches, kept over restarts; without one there are none"
+    )
     shutdown_timeout: float = setting(30.0, "seconds that running requests get after SIGTERM")
     stall_timeout: float = setting(
         10.0, "seconds without a step, while there are requests, after which /health says 503"
@@ -87,6 +90,8 @@ class HTTPConfig:
     max_tenant_requests: int | None = setting(
         None, "requests of one tenant at once; more get 429 (default: no limit)", section=_LIMITS
     )
+    max_file_bytes: int = setting(100 << 20, "largest file that may be uploaded, in bytes", section=_LIMITS)
+    max_files_bytes: int = setting(1 << 30, "all files together, in bytes; more are refused", section=_LIMITS)
     max_prompts: int = setting(1024, "prompts in one completions request", section=_LIMITS)
     max_prompt_tokens: int = setting(1 << 20, "tokens in all prompts of one request", section=_LIMITS)
     max_n: int = setting(128, "largest n a request may ask for", section=_LIMITS)
@@ -121,6 +126,8 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("max_tenant_requests", 1, 1 << 20, ""),
     ("max_prompts", 1, 1 << 20, ""),
     ("max_prompt_tokens", 1, 1 << 30, " tokens"),
+    ("max_file_bytes", 1, 1 << 40, " bytes"),
+    ("max_files_bytes", 1, 1 << 50, " bytes"),
     ("max_n", 1, 1 << 14, ""),
     ("max_beam_width", 1, 1 << 10, ""),
     ("max_logprobs", 0, 1 << 20, ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope
@@ -45,7 +45,7 @@ async def read_json_object(
     headers = dict(scope["headers"])
     if not may_be_empty:
         _check_content_type(headers.get(b"content-type"))
-    raw = await _read(receive, _declared_length(headers.get(b"content-length")), max_bytes)
+    raw = b"".join([piece async for piece in read_pieces(scope, receive, max_bytes, "--max-body-bytes")])
     if may_be_empty:
         if not raw:
             return {}
@@ -92,22 +92,32 @@ def _declared_length(content_length: bytes | None) -> int:
     return int(content_length) if content_length is not None and content_length.isdigit() else 0
 
 
-async def _read(receive: Receive, declared_bytes: int, max_bytes: int) -> bytes:
-    pieces: list[bytes] = []
+async def read_pieces(scope: Scope, receive: Receive, max_bytes: int, flag: str) -> AsyncGenerator[bytes, None]:
+    """The body as it comes, for those that need not have it whole.
+
+    Args:
+        flag: The setting that `max_bytes` is, for the message.
+
+    Raises:
+        HTTPProblem: 408 or 413.
+        ClientDisconnectedError: If the client leaves before the body is complete.
+    """
     received = 0
+    declared = _declared_length(dict(scope["headers"]).get(b"content-length"))
     more = True
     while more:
-        if max(received, declared_bytes) > max_bytes:
-            raise _too_large(max_bytes)
+        if max(received, declared) > max_bytes:
+            raise _too_large(max_bytes, flag)
         message = await _next_message(receive)
         if message["type"] == "http.disconnect":
             raise ClientDisconnectedError
-        pieces.append(message.get("body", b""))
-        received += len(pieces[-1])
+        piece = message.get("body", b"")
+        received += len(piece)
         more = message.get("more_body", False)
+        if received <= max_bytes:
+            yield piece
     if received > max_bytes:
-        raise _too_large(max_bytes)
-    return b"".join(pieces)
+        raise _too_large(max_bytes, flag)
 
 
 async def _next_message(receive: Receive) -> Message:
@@ -133,8 +143,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise _malformed(f"the body is not valid JSON: {name} is not a number")
 
 
-def _too_large(max_bytes: int) -> HTTPProblem:
-    return problem(413, f"the body is larger than {max_bytes} bytes (--max-body-bytes)", "request_too_large")
+def _too_large(max_bytes: int, flag: str) -> HTTPProblem:
+    return problem(413, f"the body is larger than {max_bytes} bytes ({flag})", "request_too_large")
 
 
 def _malformed(message: str) -> HTTPProblem:

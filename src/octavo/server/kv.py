@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -16,6 +15,7 @@ from octavo.server.gate import IS_ADMIN, send_json
 from octavo.server.openai.chat import render_messages
 from octavo.server.openai.errors import problem
 from octavo.server.openai.protocol import convert
+from octavo.server.query import query_integer
 from octavo.server.sse import json_bytes
 from octavo.server.tenants import current_tenant
 
@@ -74,8 +74,8 @@ class KVBlocksRoute:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        first = _query_integer(scope, "first", 1, 1, (1 << 31) - 1)
-        count = _query_integer(scope, "count", DEFAULT_BLOCKS, 1, MAX_BLOCKS)
+        first = query_integer(scope, "first", 1, 1, (1 << 31) - 1)
+        count = query_integer(scope, "count", DEFAULT_BLOCKS, 1, MAX_BLOCKS)
         engine = self._context.engine
         blocks = await engine.kv_blocks(first, count)
         after = first + count
@@ -85,16 +85,6 @@ class KVBlocksRoute:
             "next": after if after < engine.info.num_blocks else None,
         }
         await send_json(send, 200, json_bytes(body))
-
-
-def _query_integer(scope: Scope, name: str, default: int, low: int, high: int) -> int:
-    values = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get(name)
-    if values is None:
-        return default
-    text = values[-1]
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and low <= int(text) <= high):
-        raise RequestError(name, text, f"an integer from {low} to {high}")
-    return int(text)
 
 
 class AuditRequest(msgspec.Struct, forbid_unknown_fields=True):

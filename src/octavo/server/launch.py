@@ -96,6 +96,7 @@ class Launch:
 
         app = build_app(engine, self._http)
         self._lifecycle = app.state.context.lifecycle
+        app.state.batching.start()
         server = _uvicorn_server(app, self._http, lambda: self._on_ready and self._on_ready(engine))
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -103,6 +104,7 @@ class Launch:
         stopping.cancel()
         if not serving.done():
             await self._drain(self._lifecycle)
+        await app.state.batching.stop()
         server.should_exit = True
         await serving
 

@@ -15,6 +15,9 @@ from starlette.types import ASGIApp
 
 from octavo.config import HTTPConfig
 from octavo.server.auth import KV_STATS_PATH, RESET_PATH, Access
+from octavo.server.batches.batch_routes import Batches, CancelBatch, OneBatch
+from octavo.server.batches.file_routes import File, FileContent, Files
+from octavo.server.batches.service import Batching
 from octavo.server.context import ServerContext, served_names, system_fingerprint
 from octavo.server.gate import Gate
 from octavo.server.kv import KVAuditRoute, KVBlocksRoute, KVResetRoute, KVStatsRoute, PublishedRoute
@@ -56,15 +59,18 @@ def generation_routes(context: ServerContext) -> dict[str, ASGIApp]:
 
 
 def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
-    """See `octavo.server.app.create_app`. The context is `app.state.context`."""
+    """See `octavo.server.app.create_app`. `app.state` has the `context`, and `batching`, which is to be started."""
     context = make_context(engine, http)
+    generation = generation_routes(context)
+    batching = Batching(context, generation)
     app = Starlette(
-        routes=_routes(context),
+        routes=_routes(context, generation, batching),
         middleware=[*_cors(http), Middleware(Gate, context=context, access=Access(http))],
         exception_handlers={HTTPException: _no_such_route},
     )
     app.router.redirect_slashes = False  # a redirect would repeat the request's path in its answer
     app.state.context = context
+    app.state.batching = batching
     return app
 
 
@@ -78,10 +84,10 @@ def _cors(http: HTTPConfig) -> list[Middleware]:
     return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)]
 
 
-def _routes(context: ServerContext) -> list[Route]:
+def _routes(context: ServerContext, generation: dict[str, ASGIApp], batching: Batching) -> list[Route]:
     models, published, reset = Models(context), PublishedRoute(context), KVResetRoute(context)
     return [
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation_routes(context).items()),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation.items()),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", models, methods=["GET"]),
         Route(KV_STATS_PATH, KVStatsRoute(context), methods=["GET"]),
@@ -91,6 +97,12 @@ def _routes(context: ServerContext) -> list[Route]:
         Route("/v1/kv/published/{name}", published, methods=["DELETE"]),
         Route("/v1/kv/reset", reset, methods=["POST"]),
         Route(RESET_PATH, reset, methods=["POST"]),
+        Route("/v1/files", Files(batching), methods=["GET", "POST"]),
+        Route("/v1/files/{file_id}", File(batching), methods=["GET", "DELETE"]),
+        Route("/v1/files/{file_id}/content", FileContent(batching), methods=["GET"]),
+        Route("/v1/batches", Batches(batching), methods=["GET", "POST"]),
+        Route("/v1/batches/{batch_id}", OneBatch(batching), methods=["GET"]),
+        Route("/v1/batches/{batch_id}/cancel", CancelBatch(batching), methods=["POST"]),
         Route("/tokenize", Tokenize(context), methods=["POST"]),
         Route("/detokenize", Detokenize(context), methods=["POST"]),
         Route("/health", Health(context), methods=["GET"]),

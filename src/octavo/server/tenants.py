@@ -20,6 +20,16 @@ def current_tenant() -> str:
     return _TENANT.get()
 
 
+@contextmanager
+def in_name_of(tenant: str) -> Iterator[None]:
+    """Work on a tenant's behalf when no request of its is being handled."""
+    token = _TENANT.set(tenant)
+    try:
+        yield
+    finally:
+        _TENANT.reset(token)
+
+
 class Traffic:
     """Counts each tenant's requests under way.
 

@@ -96,6 +96,12 @@ def refused(custom_id: str | None, error: RequestError | HTTPProblem) -> LineRes
     return LineResult(id=new_id(), custom_id=custom_id, response=None, error=said)
 
 
+def expired(line: BatchLine) -> LineResult:
+    """The result of a line whose batch ran out of time."""
+    error = {"code": "batch_expired", "message": "the batch's completion window ended before this request was run"}
+    return LineResult(id=new_id(), custom_id=line.custom_id, response=None, error=error)
+
+
 def custom_id_of(raw: bytes) -> str | None:
     """The name of a line that is wrong in some other way."""
     try:

@@ -14,6 +14,7 @@ from octavo.server.inner import call
 from octavo.server.openai.errors import HTTPProblem
 
 K = TypeVar("K")
+R = TypeVar("R")
 
 
 async def run_raw(routes: Mapping[str, ASGIApp], raw: bytes) -> LineResult:
@@ -42,15 +43,13 @@ async def run_line(routes: Mapping[str, ASGIApp], line: BatchLine, scope: Mappin
             await asyncio.sleep(error.retry_after_s)
 
 
-async def as_they_end(
-    work: Iterable[tuple[K, Coroutine[Any, Any, LineResult]]], most: int
-) -> AsyncGenerator[tuple[K, LineResult], None]:
+async def as_they_end(work: Iterable[tuple[K, Coroutine[Any, Any, R]]], most: int) -> AsyncGenerator[tuple[K, R], None]:
     """Await coroutines, at most so many at once, and yield each with its key when it has ended.
 
     `work` is taken from as places come free. Closing this, or one that fails, cancels the rest.
     """
     waiting = iter(work)
-    running: dict[asyncio.Task[LineResult], K] = {}
+    running: dict[asyncio.Task[R], K] = {}
 
     def fill() -> None:
         while len(running) < most and (item := next(waiting, None)) is not None:

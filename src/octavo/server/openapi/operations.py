@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from octavo.server.auth import KV_STATS_PATH, RESET_PATH
+from octavo.server.batches.batch_routes import BatchPage, BatchRequest
+from octavo.server.batches.file_routes import FilePage, UploadForm
+from octavo.server.batches.files import DeletedFile, FileObject
+from octavo.server.batches.records import Batch
 from octavo.server.kv import AuditRequest, PublishRequest, ResetRequest
 from octavo.server.openai.protocol import ChatRequest, CompletionRequest
 from octavo.server.openapi import replies
@@ -45,6 +49,25 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/models"): Operation(summary="The names that the model answers to", reply=replies.ModelList),
     ("GET", "/v1/models/{model_id}"): Operation(summary="One of these names", reply=replies.Model),
+    ("GET", "/v1/files"): Operation(
+        summary="The caller's files",
+        reply=FilePage,
+        query=(("purpose", str), ("order", Literal["asc", "desc"]), ("limit", int), ("after", str)),
+    ),
+    ("POST", "/v1/files"): Operation(
+        summary="Upload a file", request=UploadForm, request_type="multipart/form-data", reply=FileObject
+    ),
+    ("GET", "/v1/files/{file_id}"): Operation(summary="A file", reply=FileObject),
+    ("DELETE", "/v1/files/{file_id}"): Operation(summary="Remove a file", reply=DeletedFile),
+    ("GET", "/v1/files/{file_id}/content"): Operation(
+        summary="What a file holds", reply_type="application/octet-stream"
+    ),
+    ("GET", "/v1/batches"): Operation(
+        summary="The caller's batches", reply=BatchPage, query=(("limit", int), ("after", str))
+    ),
+    ("POST", "/v1/batches"): Operation(summary="Run a file of requests", request=BatchRequest, reply=Batch),
+    ("GET", "/v1/batches/{batch_id}"): Operation(summary="A batch", reply=Batch),
+    ("POST", "/v1/batches/{batch_id}/cancel"): Operation(summary="End a batch early", reply=Batch),
     ("POST", "/tokenize"): Operation(
         summary="Token ids of a text or of a conversation", request=TokenizeRequest, reply=TokenizeReply
     ),
