@@ -56,6 +56,7 @@ class RowSampler {
     bool has_edits() const;
     void edit(float* x);
     void penalize(float* x);
+    void mask(float* x, const uint32_t* words);
     int32_t choose(const float* x, const float* block_max, float top);
     int32_t draw(const float* x, const float* block_max, float top);
     int32_t draw_filtered(const float* x, const float* block_max, float top, float factor, double total);
@@ -77,7 +78,7 @@ class RowSampler {
 
 bool RowSampler::has_edits() const {
     return a_.history_start[row_ + 1] > a_.history_start[row_] || a_.bias_start[row_ + 1] > a_.bias_start[row_] ||
-           a_.banned_start[row_ + 1] > a_.banned_start[row_];
+           a_.banned_start[row_ + 1] > a_.banned_start[row_] || a_.mask_index[row_] >= 0;
 }
 
 // Penalties: repetition over prompt and answer, then frequency and presence over the answer.
@@ -110,6 +111,22 @@ void RowSampler::edit(float* x) {
         if (in_vocab(a_.bias_ids[i])) x[a_.bias_ids[i]] += a_.bias_values[i];
     for (int64_t i = a_.banned_start[row_]; i < a_.banned_start[row_ + 1]; ++i)
         if (in_vocab(a_.banned_ids[i])) x[a_.banned_ids[i]] = -kInfinity;
+    if (a_.mask_index[row_] >= 0) mask(x, a_.masks + a_.mask_index[row_] * a_.mask_words);
+}
+
+// Leaves the tokens whose bit is set; those past the end of the mask go, too.
+void RowSampler::mask(float* x, const uint32_t* words) {
+    const int64_t covered = std::min<int64_t>(size_, a_.mask_words * 32);
+    for (int64_t begin = 0; begin < covered; begin += 32) {
+        const uint32_t word = words[begin / 32];
+        const int64_t count = std::min<int64_t>(covered - begin, 32);
+        if (word == 0) {
+            std::fill_n(x + begin, count, -kInfinity);
+        } else if (word != ~uint32_t{0}) {
+            for (int64_t i = 0; i < count; ++i) x[begin + i] = (word >> i & 1) ? x[begin + i] : -kInfinity;
+        }
+    }
+    std::fill(x + covered, x + size_, -kInfinity);
 }
 
 void RowSampler::run(const SampleResult& result) {

@@ -32,6 +32,9 @@ struct SampleArgs {
     const float* bias_values;
     const int64_t* banned_start;
     const int32_t* banned_ids;
+    const int32_t* mask_index;  // a row's mask in `masks`, or -1
+    const uint32_t* masks;      // [number of masks, mask_words]
+    int64_t mask_words;
     const int32_t* num_logprobs;
 };
 

@@ -19,6 +19,7 @@ namespace {
 template <class T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using Masks = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void require(bool condition, const std::string& message) {
     if (!condition) throw std::invalid_argument(message);
@@ -39,7 +40,7 @@ const int64_t* ranges(const char* field, const Vector<int64_t>& start, size_t ro
 }
 
 // Written so that a NaN fails.
-void check_rows(const SampleArgs& a) {
+void check_rows(const SampleArgs& a, int64_t num_masks) {
     for (int64_t i = 0; i < a.num_rows; ++i) {
         const std::string row = " of row " + std::to_string(i) + " must be ";
         require(a.temperature[i] >= 0 && std::isfinite(a.temperature[i]), "temperature" + row + "finite, at least 0");
@@ -50,6 +51,7 @@ void check_rows(const SampleArgs& a) {
         require(std::isfinite(a.presence_penalty[i]), "presence_penalty" + row + "finite");
         require(std::isfinite(a.frequency_penalty[i]), "frequency_penalty" + row + "finite");
         require(a.num_prompt[i] >= 0, "num_prompt" + row + "at least 0");
+        require(a.mask_index[i] >= -1 && a.mask_index[i] < num_masks, "mask_index" + row + "-1 or that of a mask");
     }
 }
 
@@ -66,7 +68,8 @@ nb::tuple call_sample(Logits logits, Vector<float> temperature, Vector<int32_t> 
                       Vector<int32_t> position, Vector<int64_t> history_start, Vector<int32_t> history,
                       Vector<int32_t> num_prompt, Vector<int64_t> bias_start, Vector<int32_t> bias_ids,
                       Vector<float> bias_values, Vector<int64_t> banned_start, Vector<int32_t> banned_ids,
-                      Vector<int32_t> num_logprobs, ThreadPool& pool, const std::string& isa) {
+                      Vector<int32_t> mask_index, Masks masks, Vector<int32_t> num_logprobs, ThreadPool& pool,
+                      const std::string& isa) {
     const size_t rows = logits.shape(0), vocab_size = logits.shape(1);
     require(vocab_size > 0 && vocab_size <= INT32_MAX, "logits must have at least one column");
     require(rows == 0 || logits.stride(1) == 1, "rows of logits must be contiguous");
@@ -94,8 +97,11 @@ nb::tuple call_sample(Logits logits, Vector<float> temperature, Vector<int32_t> 
     args.bias_values = bias_values.data();
     args.banned_start = ranges("banned_start", banned_start, rows, banned_ids.shape(0));
     args.banned_ids = banned_ids.data();
+    args.mask_index = column("mask_index", mask_index, rows);
+    args.masks = masks.data();
+    args.mask_words = int64_t(masks.shape(1));
     args.num_logprobs = column("num_logprobs", num_logprobs, rows);
-    check_rows(args);
+    check_rows(args, int64_t(masks.shape(0)));
 
     const int32_t wanted = rows ? *std::max_element(args.num_logprobs, args.num_logprobs + rows) : -1;
     const size_t num_top = std::min(size_t(std::max(wanted, 0)), vocab_size);
@@ -131,7 +137,8 @@ void bind_sample(nb::module_& m) {
           nb::arg("position").noconvert(), nb::arg("history_start").noconvert(), nb::arg("history").noconvert(),
           nb::arg("num_prompt").noconvert(), nb::arg("bias_start").noconvert(), nb::arg("bias_ids").noconvert(),
           nb::arg("bias_values").noconvert(), nb::arg("banned_start").noconvert(), nb::arg("banned_ids").noconvert(),
-          nb::arg("num_logprobs").noconvert(), nb::arg("pool"), nb::arg("isa"),
+          nb::arg("mask_index").noconvert(), nb::arg("masks").noconvert(), nb::arg("num_logprobs").noconvert(),
+          nb::arg("pool"), nb::arg("isa"),
           "One token per row of logits, as backends/protocol.py Backend.sample. Takes the fields of SampleBatch in\n"
           "order and returns those of SampleOutput; logits are not changed. Ids outside the vocabulary are ignored in\n"
           "history, bias and bans. Rows that failed or did not ask have logprob -inf and rank 0. Raises ValueError.");

@@ -292,6 +292,8 @@ def sample(
     bias_values: npt.NDArray[np.float32],
     banned_start: npt.NDArray[np.int64],
     banned_ids: npt.NDArray[np.int32],
+    mask_index: npt.NDArray[np.int32],
+    masks: npt.NDArray[np.uint32],
     num_logprobs: npt.NDArray[np.int32],
     pool: ThreadPool,
     isa: str,

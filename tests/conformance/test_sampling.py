@@ -27,6 +27,10 @@ KINDS = {
     "greedy penalties": Row(temperature=0.0, repetition_penalty=0.7, presence_penalty=2.0, frequency_penalty=1.0),
     "bias": Row(bias={3: 4.0, 100: -50.0}),
     "bans": Row(banned=[0, 7, 210], temperature=0.0),
+    "greedy mask": Row(allowed=[*range(3, 90, 3), 31, 32, 63, 64, 210], temperature=0.0),
+    "mask": Row(allowed=list(range(5, 200, 2)), temperature=2.0),
+    "mask that ends early": Row(allowed=list(range(64)), top_p=0.9, min_p=0.01),
+    "mask that ends late": Row(allowed=[1, 50, 999], temperature=9.0, banned=[1], bias={7: 90.0}),
 }
 
 

@@ -30,6 +30,7 @@ class Row(msgspec.Struct, kw_only=True):
     num_prompt: int = 0
     bias: dict[int, float] = {}
     banned: list[int] = []
+    allowed: list[int] | None = None
     num_logprobs: int = -1
 
 
@@ -44,6 +45,8 @@ def make_batch(rows: list[Row]) -> SampleBatch:
     history_start, history = ragged([row.history for row in rows], np.int32)
     bias_start, bias_ids = ragged([list(row.bias) for row in rows], np.int32)
     banned_start, banned_ids = ragged([row.banned for row in rows], np.int32)
+    masks = [None if row.allowed is None else tuple(row.allowed) for row in rows]
+    masked = sorted({mask for mask in masks if mask is not None})
     floats = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     ints = ("top_k", "sequence_index", "position", "num_prompt", "num_logprobs")
     return SampleBatch(
@@ -57,11 +60,23 @@ def make_batch(rows: list[Row]) -> SampleBatch:
         bias_values=np.array([x for row in rows for x in row.bias.values()], np.float32),
         banned_start=banned_start,
         banned_ids=banned_ids,
+        mask_index=np.array([-1 if mask is None else masked.index(mask) for mask in masks], np.int32),
+        masks=stack_masks(masked),
     )
 
 
+def stack_masks(allowed: list[tuple[int, ...]]) -> Any:
+    """`SampleBatch.masks`, written bit by bit, as wide as the largest id needs."""
+    width = max((max(ids, default=-1) // 32 + 1 for ids in allowed), default=0)
+    masks = np.zeros((len(allowed), width), np.uint32)
+    for mask, ids in zip(masks, allowed, strict=True):
+        for token in ids:
+            mask[token // 32] |= np.uint32(1) << np.uint32(token % 32)
+    return masks
+
+
 def edited(logits: Logits, row: Row) -> npt.NDArray[np.float64]:
-    """Penalties, bias and bans, in plain float64."""
+    """Penalties, bias, bans and masks, in plain float64."""
     x = logits.astype(np.float64)
     for token in set(row.history):
         x[token] = x[token] / row.repetition_penalty if x[token] > 0 else x[token] * row.repetition_penalty
@@ -71,6 +86,8 @@ def edited(logits: Logits, row: Row) -> npt.NDArray[np.float64]:
     for token, bias in row.bias.items():
         x[token] += bias
     x[row.banned] = -np.inf
+    if row.allowed is not None:
+        x[np.setdiff1d(np.arange(len(x)), row.allowed)] = -np.inf
     return x
 
 

@@ -282,6 +282,8 @@ class CpuBackend:
             batch.bias_values,
             batch.banned_start,
             batch.banned_ids,
+            batch.mask_index,
+            batch.masks,
             batch.num_logprobs,
             pool=self._pool,
             isa=self.isa,

@@ -27,6 +27,8 @@ import numpy.typing as npt
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
+TokenMask = npt.NDArray[np.uint32]
+"""Which tokens may be chosen: bit i of word w stands for token `32 * w + i`. Tokens past its end may not."""
 
 Tensor = Any
 """Opaque to the decoder: a buffer, a numpy array or a torch tensor."""
@@ -246,6 +248,10 @@ class SampleBatch(msgspec.Struct, kw_only=True):
     banned_start: npt.NDArray[np.int64]
     """[S + 1], ranges of `banned_ids`, whose logits become -inf."""
     banned_ids: Int32Array
+    mask_index: Int32Array
+    """[S], each row's mask among `masks`; -1 for a row that may choose any token."""
+    masks: TokenMask
+    """[M, W]; tokens that a row's mask leaves out get the logit -inf."""
     num_logprobs: Int32Array
     """-1: none; k >= 0: the chosen token's logprob and rank, and the k likeliest."""
 
@@ -299,9 +305,9 @@ class Backend(Protocol):
         """Choose one token per row of `logits` `[S, vocab]`, which may be overwritten.
 
         In this order: penalties (repetition over prompt and answer, then frequency and presence over the answer),
-        bias, bans; then unless greedy: divide by temperature, min_p, top_k, top_p over what is left, and one draw.
-        min_p keeps p >= min_p * max p. top_k keeps the k largest, lower ids first among equals. top_p sorts what is
-        left by probability, descending, lower ids first among equals, and keeps up to and including the token at
+        bias, bans, masks; then unless greedy: divide by temperature, min_p, top_k, top_p over what is left, and one
+        draw. min_p keeps p >= min_p * max p. top_k keeps the k largest, lower ids first among equals. top_p sorts what
+        is left by probability, descending, lower ids first among equals, and keeps up to and including the token at
         which the sum reaches top_p of the mass left. The draw is u = `uniform(seed, sequence_index, position)`:
         walking the kept tokens by ascending id, the first at which the running sum of probabilities exceeds
         u times the kept mass. Logprobs and ranks come from the raw logits, before any of it.

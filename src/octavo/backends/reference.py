@@ -27,6 +27,7 @@ from octavo.backends.protocol import (
     SampleOutput,
     StepBatch,
     Tensor,
+    TokenMask,
     Weight,
     WeightPart,
     uniform,
@@ -270,7 +271,7 @@ def _sample_row(row: Array, batch: SampleBatch, i: int, most: int) -> tuple[int,
 
 
 def adjusted(row: Array, batch: SampleBatch, i: int) -> Array:
-    """Row `i`'s scores after penalties, bias and bans; `row` is unchanged."""
+    """Row `i`'s scores after penalties, bias, bans and mask; `row` is unchanged."""
     x = row.copy()
     history = batch.history[batch.history_start[i] : batch.history_start[i + 1]]
     seen = np.unique(history)
@@ -281,7 +282,18 @@ def adjusted(row: Array, batch: SampleBatch, i: int) -> Array:
     biased = slice(batch.bias_start[i], batch.bias_start[i + 1])
     np.add.at(x, batch.bias_ids[biased], batch.bias_values[biased].astype(np.float64))
     x[batch.banned_ids[batch.banned_start[i] : batch.banned_start[i + 1]]] = -np.inf
+    if batch.mask_index[i] >= 0:
+        x[~_allowed(batch.masks[batch.mask_index[i]], len(x))] = -np.inf
     return x
+
+
+def _allowed(mask: TokenMask, vocab_size: int) -> Array:
+    """A mask as one truth value per token."""
+    token = np.arange(vocab_size)
+    inside = token < 32 * len(mask)
+    allowed = np.zeros(vocab_size, np.bool_)
+    allowed[inside] = mask[token[inside] // 32] >> (token[inside] % 32).astype(np.uint32) & 1
+    return allowed
 
 
 def _draw(x: Array, batch: SampleBatch, i: int) -> int:
