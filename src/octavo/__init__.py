@@ -20,6 +20,7 @@ __all__ = [
     "RequestError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -27,6 +28,7 @@ _WHERE = {
     "LLM": "octavo.engine.llm",
     "AsyncEngine": "octavo.engine.async_engine",
     "SamplingParams": "octavo.messages",
+    "StructuredOutputsParams": "octavo.structured",
     "RequestOutput": "octavo.engine.outputs",
     "CompletionOutput": "octavo.engine.outputs",
     "EngineConfig": "octavo.config",
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from octavo.engine.outputs import CompletionOutput, RequestOutput
     from octavo.errors import ConfigError, ModelError, OctavoError, RequestError
     from octavo.messages import SamplingParams
+    from octavo.structured import StructuredOutputsParams
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import RequestError
+from octavo.structured import Grammar, StructuredOutputsParams
 
 GREEDY_TEMPERATURE = 1e-5
 """At or below this temperature sampling is greedy: dividing by it would overflow float32."""
@@ -74,16 +75,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The same for each prompt token."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these token ids."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """No other token can be chosen."""
+    bad_words: tuple[str, ...] = ()
+    """The token that would complete one of these texts cannot be chosen."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the answer must be. It then ends where that is complete, whatever `ignore_eos` and `min_tokens` say."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("stop", "stop_token_ids"):
+        for name in ("stop", "stop_token_ids", "bad_words"):
             value = getattr(self, name)
             if isinstance(value, str):
                 value = (value,)
             msgspec.structs.force_setattr(self, name, tuple(value) if value else ())
+        if self.allowed_token_ids is not None:
+            msgspec.structs.force_setattr(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if self.top_k == -1:
             msgspec.structs.force_setattr(self, "top_k", 0)
         _check_sampling_params(self)
@@ -145,12 +154,19 @@ def _check_sampling_params(p: SamplingParams) -> None:
         raise RequestError("early_stopping", p.early_stopping, 'true, false or "never"')
     if p.beam_width is not None:
         _check_beam_params(p, p.beam_width)
-    for text in p.stop:
-        if not isinstance(text, str) or not text:
-            raise RequestError("stop", text, "a non-empty string")
+    for name in ("stop", "bad_words"):
+        for text in getattr(p, name):
+            if not isinstance(text, str) or not text:
+                raise RequestError(name, text, "a non-empty string")
     for token in p.stop_token_ids:
         if not isinstance(token, int) or isinstance(token, bool) or token < 0:
             raise RequestError("stop_token_ids", token, "an integer of at least 0")
+    if p.allowed_token_ids is not None:
+        if not p.allowed_token_ids:
+            raise RequestError("allowed_token_ids", [], "a list of token ids, at least one")
+        for token in p.allowed_token_ids:
+            if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+                raise RequestError("allowed_token_ids", token, "an integer of at least 0")
     for token, bias in (p.logit_bias or {}).items():
         if not isinstance(token, int) or isinstance(token, bool) or token < 0:
             raise RequestError("logit_bias", token, "a map from token ids (integers of at least 0) to numbers")
@@ -167,6 +183,11 @@ def _check_beam_params(p: SamplingParams, beam_width: int) -> None:
         raise RequestError("stop", p.stop, "left out with beam_width; stop_token_ids end beams")
     if p.prompt_logprobs is not None:
         raise RequestError("prompt_logprobs", p.prompt_logprobs, "left out with beam_width")
+    if p.structured_outputs is not None:
+        param = p.structured_outputs.param
+        raise RequestError(param, message=f"{param}: must be left out with beam_width: a search obeys no grammar")
+    if p.bad_words:
+        raise RequestError("bad_words", p.bad_words, "left out with beam_width")
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +215,12 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     arrival_s: float = 0.0
     adapter: str | None = None
+    grammar: Grammar | None = None
+    """What the answer must obey; the engine compiles it before the request is queued."""
     grammar_id: int | None = None
+    """Names the compiled grammar to the worker; never set by a front end."""
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Runs of tokens whose last one cannot be chosen after the others."""
     cache_salt: str | None = None
     """Only requests of the same tenant with the same salt share cached blocks."""
     publish: str | None = None
@@ -221,6 +247,8 @@ REFUSED_LENGTH = "length"
 """The request can never fit, whatever else runs."""
 REFUSED_REQUEST = "request"
 """The request asks for something that cannot be done."""
+REFUSED_GRAMMAR = "grammar"
+"""Its grammar cannot be compiled or followed, or what it wishes leaves no token to choose."""
 
 
 class TokenDelta(msgspec.Struct, array_like=True):
@@ -247,7 +275,8 @@ class TokenDelta(msgspec.Struct, array_like=True):
     score: float | None = None
     """Of a beam, length penalty included, with its last (and only) delta."""
     refusal: str | None = None
-    """REFUSED_LENGTH or REFUSED_REQUEST with FINISH_ERROR when the request itself is at fault, not the engine."""
+    """REFUSED_LENGTH, REFUSED_REQUEST or REFUSED_GRAMMAR with FINISH_ERROR when the request itself is at fault, not the
+    engine."""
 
 
 class EngineStats(msgspec.Struct, kw_only=True):

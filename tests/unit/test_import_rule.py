@@ -17,11 +17,12 @@ import octavo
 
 ROOT = Path(octavo.__file__).parent
 
-VALUES = {"errors", "messages", "config"}
+VALUES = {"errors", "messages", "config", "structured"}
 MAY_IMPORT: dict[str, set[str]] = {
     # Each room names the rooms, or the single modules, that it may import. Its own modules are always allowed.
     "errors": set(),
-    "messages": {"errors"},
+    "structured": {"errors"},
+    "messages": {"errors", "structured"},
     "settings": {"errors"},  # how one is declared
     "http_config": {"errors", "settings"},  # which config names too
     "config": {"errors", "settings", "http_config"},
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {
     # Distributions outside the standard library, by room.
     "errors": set(),
+    "structured": {"msgspec"},
     "messages": {"msgspec"},
     "settings": set(),
     "http_config": set(),
@@ -56,7 +58,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "backends": {"numpy", "msgspec"},
     "weights": {"numpy", "msgspec", "huggingface_hub", "rich"},
     "models": {"numpy", "msgspec"},
-    "worker": {"numpy", "msgspec"},
+    "worker": {"numpy", "msgspec", "llguidance"},
     "executor": {"msgspec"},
     "engine": {"msgspec", "tokenizers", "jinja2", "zmq", "rich"},
     "server": {"msgspec", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client"},
