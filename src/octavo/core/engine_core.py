@@ -216,6 +216,10 @@ class EngineCore:
         return deltas
 
     @property
+    def executor(self) -> Executor:
+        return self._executor
+
+    @property
     def scheduler(self) -> Scheduler:
         """Those that run and wait, and their blocks; to look at, not to change."""
         return self._scheduler

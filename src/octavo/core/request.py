@@ -216,7 +216,8 @@ class Request:
 def stop_tokens_of(source: EngineRequest) -> dict[int, int | None]:
     """Token id to the `stop_reason` it gives."""
     stop_tokens: dict[int, int | None] = {token: token for token in source.sampling.stop_token_ids}
-    if not source.sampling.ignore_eos:
+    # Past the end of what a grammar describes there is nothing to go on to.
+    if not source.sampling.ignore_eos or source.grammar_id is not None:
         stop_tokens.update(dict.fromkeys(source.eos_token_ids))
     return stop_tokens
 

@@ -24,7 +24,14 @@ from octavo.core.speculation import Speculation, Verified
 from octavo.core.step import PromptLogprobs, RowSetup, StepPlan, StepResult
 from octavo.core.swapping import Swapping
 from octavo.errors import InvariantError
-from octavo.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, REFUSED_LENGTH, TokenDelta
+from octavo.messages import (
+    FINISH_ERROR,
+    FINISH_LENGTH,
+    FINISH_STOP,
+    REFUSED_GRAMMAR,
+    REFUSED_LENGTH,
+    TokenDelta,
+)
 
 
 class ScheduledStep:
@@ -482,6 +489,7 @@ class Scheduler:
                 eos_token_ids=source.eos_token_ids,
                 adapter=source.adapter,
                 grammar_id=source.grammar_id,
+                bad_token_ids=source.bad_token_ids,
                 num_candidates=0 if sequence.beams is None else sequence.beams.num_candidates,
             )
         )
@@ -654,8 +662,9 @@ class Scheduler:
                     self.beams.end(sequence.beams)
                 else:
                     self.end(sequence, keep=False)
+                refusal = REFUSED_GRAMMAR if row in result.refused_rows else None
                 deltas += [
-                    TokenDelta(sequence.request_id, index, [], finish_reason=FINISH_ERROR, error=message)
+                    TokenDelta(sequence.request_id, index, [], FINISH_ERROR, error=message, refusal=refusal)
                     for index in indices
                 ]
         return deltas

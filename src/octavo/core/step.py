@@ -13,12 +13,14 @@ Written for depth 2, that is, a plan may be made while the one before it still r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from octavo.core.kv_spec import KVSpec
 from octavo.messages import SamplingParams, TokenLogprobs
+from octavo.structured import Grammar, Vocabulary
 
 
 class RowSetup(msgspec.Struct, array_like=True):
@@ -37,6 +39,9 @@ class RowSetup(msgspec.Struct, array_like=True):
     """Masked, like `sampling.stop_token_ids`, until `sampling.min_tokens` are generated."""
     adapter: str | None = None
     grammar_id: int | None = None
+    """A grammar that the worker has compiled; what is sampled obeys it."""
+    bad_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Runs of tokens whose last one cannot be sampled after the others."""
     num_candidates: int = 0
     """Above 0 for a beam: sampling this row reports its `num_candidates` likeliest tokens as `logprobs`, from the
     processed scores and at least as many as `sampling.logprobs` asks for, and appends nothing. The core chooses; its
@@ -140,6 +145,8 @@ class StepResult(msgspec.Struct, array_like=True):
     prompt_logprobs: list[PromptLogprobs] | None = None
     row_errors: list[tuple[int, str]] | None = None
     """Rows that failed alone (a NaN in their logits, say), with a sentence each; their token is -1."""
+    refused_rows: list[int] = []
+    """Of `row_errors`, those whose own wishes leave nothing to sample."""
     failed_swap_out: list[int] = []
     """Host slots that did not take their block: nothing is in them."""
     failed_swap_in: list[int] = []
@@ -159,6 +166,26 @@ class StepHandle(Protocol):
 
     def result(self) -> StepResult:
         """Wait for the step. Raises what the worker raised when the whole step failed."""
+        ...
+
+
+class Grammars(Protocol):
+    """Compiles grammars where the matchers of rows will run. Safe to use from several threads."""
+
+    def use_vocabulary(self, load: Callable[[], Vocabulary]) -> None:
+        """Say where the vocabulary comes from; it is loaded with the first grammar."""
+        ...
+
+    def compile(self, grammar: Grammar) -> int:
+        """An id for `RowSetup.grammar_id`, good until `release`.
+
+        Raises:
+            RequestError: If it cannot be compiled within its limits, or nothing matches it.
+        """
+        ...
+
+    def release(self, grammar_id: int) -> None:
+        """Once for each `compile` that gave it."""
         ...
 
 

@@ -21,6 +21,7 @@ from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.sources import ModelFiles, open_checkpoint
 from octavo.worker.batch_state import BatchState
 from octavo.worker.drafter import DraftSettings, DraftSource
+from octavo.worker.grammar_store import GrammarStore
 from octavo.worker.kv_memory import HostSize, available_bytes, size_text
 from octavo.worker.model_runner import ModelRunner
 from octavo.worker.tier_store import HostTier
@@ -51,11 +52,21 @@ class _Failed:
 class LocalExecutor:
     """Runs plans on the caller's thread at depth 1, on a thread of its own at depth 2."""
 
-    def __init__(self, runner: ModelRunner, backend: Backend, kv_spec: KVSpec, info: EngineInfo, depth: int) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        backend: Backend,
+        kv_spec: KVSpec,
+        info: EngineInfo,
+        depth: int,
+        grammars: GrammarStore | None = None,
+    ) -> None:
         self.kv_spec = kv_spec
         self.num_blocks = info.num_blocks
         self.num_host_blocks = info.num_host_blocks
         self.info = info
+        self.grammars = GrammarStore() if grammars is None else grammars
+        """Compiles what answers shall obey."""
         self._runner = runner
         self._backend = backend
         self._thread = ThreadPoolExecutor(1, "octavo-worker") if depth > 1 else None
@@ -143,10 +154,11 @@ class _Loading:
         state = BatchState(scheduler.max_num_seqs, sizes.max_model_len)
         drafter = None if drafts is None else drafts.make(state)
         host_tier = self._host_tier(sizes.host, sizes.shape)
-        runner = ModelRunner(self.backend, program, kv, state, host_tier, drafter)
+        grammars = GrammarStore()
+        runner = ModelRunner(self.backend, program, kv, state, host_tier, drafter, grammars)
         size = WeightSize(num_bytes=weights.num_bytes, formats=weights.formats)
         info = self._info(sizes, size, time.perf_counter() - started)
-        return LocalExecutor(runner, self.backend, sizes.kv_spec, info, scheduler.depth)
+        return LocalExecutor(runner, self.backend, sizes.kv_spec, info, scheduler.depth, grammars)
 
     def preview(self) -> EngineInfo:
         """What `finish` would tell, the weights taken off what is free now."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.backends.protocol import Float32Array, Int32Array
+from octavo.backends.protocol import Float32Array, Int32Array, TokenMask
 from octavo.core.step import RowFork, RowSetup
 
 Int64Array = npt.NDArray[np.int64]
@@ -16,6 +17,14 @@ Int64Array = npt.NDArray[np.int64]
 def state_bytes(max_num_seqs: int, max_model_len: int) -> int:
     """Memory of a BatchState, nearly: its tokens."""
     return 4 * max_num_seqs * (max_model_len + 2)
+
+
+def mask_of(token_ids: Iterable[int]) -> TokenMask:
+    """A mask with the bits of these tokens, as wide as they need."""
+    ids = np.array(sorted(set(token_ids)), np.int64)
+    mask: TokenMask = np.zeros(int(ids.max(initial=-1)) // 32 + 1, np.uint32)
+    np.bitwise_or.at(mask, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
+    return mask
 
 
 class BatchState:
@@ -48,6 +57,10 @@ class BatchState:
         """Rows with a logit bias: token ids and what is added."""
         self.stop_ids: dict[int, Int32Array] = {}
         """Rows with `min_tokens`: the tokens that may not be chosen before."""
+        self.allowed: dict[int, TokenMask] = {}
+        """Rows that may choose among some tokens only."""
+        self.bad_token_ids: dict[int, tuple[tuple[int, ...], ...]] = {}
+        """Rows with runs of tokens whose last one may not be chosen after the others."""
         self.num_candidates: dict[int, int] = {}
         """Rows of beams: how many of the likeliest tokens they report instead of having one chosen."""
         self.version = 0
@@ -85,6 +98,10 @@ class BatchState:
             eos = () if params.ignore_eos else setup.eos_token_ids
             self.min_tokens[row] = params.min_tokens
             self.stop_ids[row] = np.array([*eos, *params.stop_token_ids], np.int32)
+        if params.allowed_token_ids is not None:
+            self.allowed[row] = mask_of(params.allowed_token_ids)
+        if setup.bad_token_ids:
+            self.bad_token_ids[row] = setup.bad_token_ids
         if setup.num_candidates > 0:
             self.num_candidates[row] = max(setup.num_candidates, params.logprobs or 0)
 
@@ -119,6 +136,14 @@ class BatchState:
         self.num_prompt_logprobs[row] = -1
         self.min_tokens[row] = 0
         self.has_penalties[row] = False
+
+    def banned_stops(self, row: int, length: int | None = None) -> Int32Array | None:
+        """The tokens by which a row of so many tokens (by default, those it has) may not stop yet."""
+        stops = self.stop_ids.get(row)
+        if stops is None:
+            return None
+        generated = (self.num_tokens[row] if length is None else length) - self.num_prompt[row]
+        return stops if generated < self.min_tokens[row] else None
 
     def append(self, rows: Int32Array, token_ids: Int32Array) -> None:
         """Add each row's sampled token."""

@@ -6,14 +6,17 @@ import time
 
 import numpy as np
 
-from octavo.backends.protocol import Array, Backend, Int32Array, KVMemory, Program, StepBatch
+from octavo.backends.protocol import Array, Backend, Int32Array, KVMemory, Program, StepBatch, TokenMask
 from octavo.core.step import Drafted, PromptLogprobs, StepPlan, StepResult
 from octavo.messages import TokenLogprobs
 from octavo.worker.batch_state import BatchState
 from octavo.worker.beam_candidates import beam_candidates
 from octavo.worker.drafter import Drafter
+from octavo.worker.failures import explain_failures
+from octavo.worker.grammar_rows import GrammarRows
+from octavo.worker.grammar_store import GrammarStore
 from octavo.worker.sampler import logprobs_of, sample_batch, token_logprobs
-from octavo.worker.steady_decode import NOT_FINITE, SteadyDecode
+from octavo.worker.steady_decode import SteadyDecode
 from octavo.worker.swapper import Swapper
 from octavo.worker.tier_store import HostTier, TierStore
 from octavo.worker.verify import Drafts, draft
@@ -34,6 +37,7 @@ class ModelRunner:
         state: BatchState,
         host_tier: TierStore[int] | None = None,
         drafter: Drafter | None = None,
+        grammars: GrammarStore | None = None,
     ) -> None:
         self._backend = backend
         self._program = program
@@ -41,14 +45,19 @@ class ModelRunner:
         self._state = state
         self._swapper = Swapper(kv, HostTier(0, kv.shape.bytes_per_block) if host_tier is None else host_tier)
         self._drafter = drafter
-        self._steady = SteadyDecode(backend, program, state)
+        self._grammars = GrammarRows(grammars, state)
+        self._steady = SteadyDecode(backend, program, state, self._grammars)
         self._batch_index: Int32Array = np.zeros(len(state.num_tokens), np.int32)
         """Place of a row in the current batch; only entries of the batch's own rows are read."""
+        self._masks: dict[int, TokenMask] = {}
+        """What the grammars of the rows being sampled allow."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Do everything `core.step` lists, in its order."""
         self._change_rows(plan)
         swap = self._move_blocks(plan)
+        if self._grammars:
+            self._grammars.begin(plan.sample_rows)
         if not plan.rows:
             result = StepResult(plan.step_id, [])
         elif self._steady.takes(plan):
@@ -63,12 +72,15 @@ class ModelRunner:
         state, tables = self._state, self._kv.block_tables
         for row in plan.released_rows:
             state.release(row)
+            self._grammars.release(row)
             if self._drafter is not None:
                 self._drafter.forget(row)
         for setup in plan.setups:
             state.set_up(setup)
+            self._grammars.set_up(setup)
         for fork in plan.forks:
             state.fork(fork)
+            self._grammars.fork(fork)
             tables[:, fork.row] = tables[:, fork.source_row]
         for row, token in plan.row_tokens:
             state.append(np.array([row], np.int32), np.array([token], np.int32))
@@ -182,6 +194,7 @@ class ModelRunner:
     ) -> StepResult:
         if not len(rows):
             return StepResult(plan.step_id, [], prompt_logprobs=prompt_logprobs)
+        self._masks = self._grammars.masks()
         beams = self._state.num_candidates
         choose = self._choose if not beams or beams.keys().isdisjoint(plan.sample_rows) else self._choose_beside_beams
         drafted: list[Drafted] = []
@@ -189,26 +202,24 @@ class ModelRunner:
             tokens, logprobs = choose(logits, rows)
         else:
             tokens, logprobs, drafted = drafts.settle(self._state, *choose(logits, drafts.rows, drafts.ahead))
-        errors = [(row, NOT_FINITE) for row, token in zip(plan.sample_rows, tokens, strict=True) if token < 0]
-        return StepResult(
-            plan.step_id,
-            tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            row_errors=errors or None,
-            drafted=drafted,
-        )
+        result = StepResult(plan.step_id, tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, drafted=drafted)
+        if min(tokens) < 0:
+            parallel = logits if drafts is None else None
+            explain_failures(result, plan.sample_rows, self._grammars, self._state, parallel)
+        return result
 
     def _choose(
         self, logits: Array, rows: Int32Array, ahead: Int32Array | None = None
     ) -> tuple[list[int], list[TokenLogprobs | None] | None]:
         """Choose a token for each row, -1 where that failed, and append it unless it is among drafts."""
-        batch = sample_batch(self._state, rows, ahead)
+        batch = sample_batch(self._state, rows, ahead, self._masks)
         output = self._backend.sample(logits, batch)
         tokens = output.token_ids
         if ahead is None:
             good = tokens >= 0
             self._state.append(rows[good], tokens[good])
+        if self._masks:
+            self._grammars.accept(rows, tokens)
         return tokens.tolist(), token_logprobs(output, batch.num_logprobs)
 
     def _choose_beside_beams(

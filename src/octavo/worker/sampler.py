@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from octavo.backends.protocol import Array, Float32Array, Int32Array, SampleBatch, SampleOutput
+from octavo.backends.protocol import Array, Float32Array, Int32Array, SampleBatch, SampleOutput, TokenMask
 from octavo.messages import TokenLogprobs
 from octavo.worker.batch_state import BatchState
 
 _NO_IDS: Int32Array = np.zeros(0, np.int32)
 _NO_VALUES: Float32Array = np.zeros(0, np.float32)
+_NO_MASKS: TokenMask = np.zeros((0, 0), np.uint32)
 _GROUP = 64
 
 
-def sample_batch(state: BatchState, rows: Int32Array, ahead: Int32Array | None = None) -> SampleBatch:
+def sample_batch(
+    state: BatchState,
+    rows: Int32Array,
+    ahead: Int32Array | None = None,
+    masks: Mapping[int, TokenMask] | None = None,
+) -> SampleBatch:
     """The sampling parameters of `rows`, in their order.
 
     Args:
         ahead: Tokens past each row's known ones, written in `state.tokens`, that count as known for its sample.
+        masks: What the grammars of some rows allow, by row. They have settled when such a row may stop.
     """
     listed: list[int] = rows.tolist()
     lengths: Int32Array = state.num_tokens[rows] if ahead is None else state.num_tokens[rows] + ahead
@@ -33,8 +40,12 @@ def sample_batch(state: BatchState, rows: Int32Array, ahead: Int32Array | None =
         rows, bool(state.bias), lambda i: state.bias.get(listed[i], (_NO_IDS, _NO_VALUES))[1], _NO_VALUES
     )
     banned_start, banned_ids = _ragged(
-        rows, bool(state.stop_ids), lambda i: _banned(state, listed[i], lengths[i]), _NO_IDS
+        rows,
+        bool(state.stop_ids or state.bad_token_ids),
+        lambda i: _banned(state, listed[i], int(lengths[i]), listed[i] in (masks or ())),
+        _NO_IDS,
     )
+    mask_index, stacked = _masks(state, listed, masks or {})
     return SampleBatch(
         temperature=state.temperature[rows],
         top_k=state.top_k[rows],
@@ -54,6 +65,8 @@ def sample_batch(state: BatchState, rows: Int32Array, ahead: Int32Array | None =
         bias_values=bias_values,
         banned_start=banned_start,
         banned_ids=banned_ids,
+        mask_index=mask_index,
+        masks=stacked,
         num_logprobs=state.num_logprobs[rows],
     )
 
@@ -62,9 +75,40 @@ def _history(state: BatchState, row: int, length: int) -> Int32Array:
     return state.tokens[row, :length] if state.has_penalties[row] else _NO_IDS
 
 
-def _banned(state: BatchState, row: int, length: int) -> Int32Array:
-    generated = length - state.num_prompt[row]
-    return state.stop_ids.get(row, _NO_IDS) if generated < state.min_tokens[row] else _NO_IDS
+def _banned(state: BatchState, row: int, length: int, has_grammar: bool) -> Int32Array:
+    stops = None if has_grammar else state.banned_stops(row, length)
+    bad = state.bad_token_ids.get(row)
+    if bad is None:
+        return _NO_IDS if stops is None else stops
+    first = int(state.num_prompt[row])
+    ends: Int32Array = np.array(
+        [
+            run[-1]
+            for run in bad
+            if length - first >= len(run) - 1
+            and state.tokens[row, length - len(run) + 1 : length].tolist() == list(run[:-1])
+        ],
+        np.int32,
+    )
+    return ends if stops is None else np.concatenate([stops, ends])
+
+
+def _masks(state: BatchState, rows: list[int], masks: Mapping[int, TokenMask]) -> tuple[Int32Array, TokenMask]:
+    """`SampleBatch.mask_index` and `masks`: of a row's grammar, of its own allowed tokens, or of both."""
+    index: Int32Array = np.full(len(rows), -1, np.int32)
+    if not masks and not state.allowed:
+        return index, _NO_MASKS
+    found: list[TokenMask] = []
+    for i, row in enumerate(rows):
+        both = [mask for mask in (masks.get(row), state.allowed.get(row)) if mask is not None]
+        if both:
+            index[i] = len(found)
+            width = min(map(len, both))
+            found.append(both[0] if len(both) == 1 else both[0][:width] & both[1][:width])
+    stacked: TokenMask = np.zeros((len(found), max(map(len, found), default=0)), np.uint32)
+    for line, mask in zip(stacked, found, strict=True):
+        line[: len(mask)] = mask
+    return index, stacked
 
 
 def _ragged(rows: Int32Array, present: bool, part: Callable[[int], Array], empty: Array) -> tuple[Array, Array]:

@@ -13,18 +13,19 @@ import numpy as np
 from octavo.backends.protocol import Backend, Program, SampleBatch, StepBatch
 from octavo.core.step import StepPlan, StepResult
 from octavo.worker.batch_state import BatchState
+from octavo.worker.failures import explain_failures
+from octavo.worker.grammar_rows import GrammarRows
 from octavo.worker.sampler import sample_batch, token_logprobs
-
-NOT_FINITE = "the model's scores for this sequence are not finite numbers"
 
 
 class SteadyDecode:
     """Runs plans in which every row computes one token and is sampled."""
 
-    def __init__(self, backend: Backend, program: Program, state: BatchState) -> None:
+    def __init__(self, backend: Backend, program: Program, state: BatchState, grammars: GrammarRows) -> None:
         self._backend = backend
         self._program = program
         self._state = state
+        self._grammars = grammars
         self._listed: list[int] = []
         self._version = -1
         """`listed` and `version`: the rows, and the state's version, that the arrays below were made for."""
@@ -60,27 +61,26 @@ class SteadyDecode:
         logits = self._program.run(batch)
         state.num_computed[rows] = seq_lens
         sampling = self._sampling
+        masks = None
         if sampling is None:
-            sampling = sample_batch(state, self._rows)
+            masks = self._grammars.masks()
+            sampling = sample_batch(state, self._rows, masks=masks)
         else:
             sampling.position = seq_lens  # a sampled row has computed all of its tokens
         output = self._backend.sample(logits, sampling)
         token_ids: list[int] = output.token_ids.tolist()
-        errors = None
+        result = StepResult(plan.step_id, token_ids, logprobs=token_logprobs(output, sampling.num_logprobs))
         if min(token_ids) >= 0:
             state.tokens[rows, seq_lens] = output.token_ids
             state.num_tokens[rows] = seq_lens + 1
         else:
-            errors = [(row, NOT_FINITE) for row, token in zip(plan.rows, token_ids, strict=True) if token < 0]
+            explain_failures(result, plan.rows, self._grammars, state, logits)
             good = output.token_ids >= 0
             state.append(self._rows[good], output.token_ids[good])
-        return StepResult(
-            plan.step_id,
-            token_ids,
-            logprobs=token_logprobs(output, sampling.num_logprobs),
-            row_errors=errors,
-            forward_s=time.perf_counter() - started,
-        )
+        if masks:
+            self._grammars.accept(self._rows, output.token_ids)
+        result.forward_s = time.perf_counter() - started
+        return result
 
     def _take_rows(self, rows: list[int]) -> None:
         count, state = len(rows), self._state
@@ -89,6 +89,7 @@ class SteadyDecode:
         self._index = np.array(rows, np.intp)  # what numpy indexes by without a conversion
         self._query_start_loc = np.arange(count + 1, dtype=np.int32)
         self._logits_tokens = np.arange(count, dtype=np.int32)
-        changes = bool(state.has_penalties[self._index].any()) or any(row in state.stop_ids for row in rows)
+        wishes = (state.stop_ids, state.bad_token_ids, self._grammars)
+        changes = bool(state.has_penalties[self._index].any()) or any(row in w for w in wishes for row in rows)
         self._sampling: SampleBatch | None = None if changes else sample_batch(state, self._rows)
-        """None where histories or bans must be gathered anew for every token."""
+        """None where histories, bans or masks must be gathered anew for every token."""

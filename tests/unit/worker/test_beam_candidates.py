@@ -13,7 +13,7 @@ from octavo.core.step import RowFork
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.worker.batch_state import BatchState
 from octavo.worker.beam_candidates import beam_candidates
-from octavo.worker.model_runner import NOT_FINITE
+from octavo.worker.failures import NOT_FINITE
 from octavo.worker.sampler import sample_batch
 from support.small_worker import VOCAB, Worker, admit, blocks_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from octavo.messages import SamplingParams
-from octavo.worker.model_runner import NOT_FINITE
+from octavo.worker.failures import NOT_FINITE
 from support.small_worker import VOCAB, Worker, admit, blocks_of
 
 

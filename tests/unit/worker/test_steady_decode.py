@@ -9,7 +9,7 @@ import pytest
 
 from octavo.core.step import RowFork
 from octavo.messages import SamplingParams
-from octavo.worker.steady_decode import NOT_FINITE
+from octavo.worker.failures import NOT_FINITE
 from support.small_worker import VOCAB, Worker, admit, blocks_of
 
 WISHES: dict[str, dict[str, Any]] = {
