@@ -10,6 +10,7 @@ import pytest
 import octavo
 
 HEAVY = ("numpy", "torch", "starlette", "uvicorn", "tokenizers", "jinja2", "zmq", "rich", "huggingface_hub", "msgspec")
+HEAVY += ("llguidance",)
 
 
 def loaded_after(code: str, names: tuple[str, ...]) -> set[str]:

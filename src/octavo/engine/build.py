@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from octavo import registry
 from octavo.config import EngineConfig
 from octavo.messages import EngineInfo
+from octavo.structured import Vocabulary
 from octavo.weights.sources import ModelFiles, resolve
 
 if TYPE_CHECKING:
     from octavo.core.block_keys import ModelFingerprint
     from octavo.core.engine_core import EngineCore
-    from octavo.core.step import Executor
+    from octavo.core.step import Executor, Grammars
 
 SECRET_BYTES = 32
 """Keys of cached blocks are secret, and die with the process that drew this."""
@@ -47,6 +48,22 @@ def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, E
         executor.close()
         raise
     return core, info, executor.close
+
+
+def grammars_of(core: EngineCore, config: EngineConfig, files: ModelFiles, info: EngineInfo) -> Grammars | None:
+    """What compiles grammars for a core; None where its executor cannot."""
+    grammars: Grammars | None = getattr(core.executor, "grammars", None)
+    if grammars is not None:
+        grammars.use_vocabulary(lambda: load_vocabulary(config, files, info))
+    return grammars
+
+
+def load_vocabulary(config: EngineConfig, files: ModelFiles, info: EngineInfo) -> Vocabulary:
+    """The tokens of a model as bytes. Takes some tenths of a second; called when there is a first grammar."""
+    from octavo.engine.front_end import FrontEnd
+    from octavo.engine.vocabulary import vocabulary
+
+    return vocabulary(FrontEnd.load(config, files).tokenizer, info.vocab_size, info.eos_token_ids)
 
 
 def build_core(config: EngineConfig, executor: Executor, info: EngineInfo) -> EngineCore:

@@ -96,10 +96,13 @@ class InlineHost:
         self._dead: str | None = None
 
     def start(self, config: EngineConfig, files: ModelFiles) -> EngineInfo:
-        from octavo.engine.build import build_engine  # which a front end with an engine elsewhere does without
+        from octavo.engine.build import (
+            build_engine,
+            grammars_of,
+        )  # which a front end with an engine elsewhere does without
 
         core, info, close = build_engine(config, files)
-        self._loop = EngineLoop(core, close)
+        self._loop = EngineLoop(core, close, grammars_of(core, config, files, info))
         self._stats = core.stats()
         return info
 

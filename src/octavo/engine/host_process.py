@@ -20,7 +20,7 @@ import zmq
 
 from octavo import registry
 from octavo.engine import wire
-from octavo.engine.build import build_engine
+from octavo.engine.build import build_engine, grammars_of
 from octavo.engine.loop import EngineLoop
 from octavo.engine.questions import Question
 from octavo.engine.start_up import no_collection
@@ -48,8 +48,9 @@ def _start(raw: bytes) -> tuple[EngineLoop, wire.Started]:
     message = wire.decode_command(raw)
     if not isinstance(message, wire.Start):
         raise ValueError("the first message must say what to start")
-    core, info, close = build_engine(*message.unpack())
-    return EngineLoop(core, close), wire.Started(info)
+    config, files = message.unpack()
+    core, info, close = build_engine(config, files)
+    return EngineLoop(core, close, grammars_of(core, config, files, info)), wire.Started(info)
 
 
 class _Server:

@@ -9,6 +9,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -112,6 +113,8 @@ class InputProcessor:
             tenant=tenant,
             priority=priority,
             cache_salt=cache_salt,
+            grammar=None if params.structured_outputs is None else params.structured_outputs.to_grammar(),
+            bad_token_ids=self._bad_token_ids(params.bad_words),
         )
         settled = msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
         prompt_text = prompt if isinstance(prompt, str) else None
@@ -189,6 +192,11 @@ class InputProcessor:
         for token_id in params.stop_token_ids:
             if token_id >= width:
                 raise RequestError("stop_token_ids", token_id, f"a token id from 0 to {width - 1}")
+        for token_id in params.allowed_token_ids or ():
+            if token_id >= width:
+                raise RequestError("allowed_token_ids", token_id, f"a token id from 0 to {width - 1}")
+        for text in params.bad_words:
+            check_text(text, "bad_words")
         for token_id in params.logit_bias or ():
             if token_id >= width:
                 raise RequestError("logit_bias", token_id, f"a map from token ids from 0 to {width - 1}")
@@ -198,6 +206,15 @@ class InputProcessor:
             check_text(text, "stop")
         if params.beam_width is not None:
             self._check_beams(params, params.beam_width)
+
+    def _bad_token_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each word, at the beginning of a text and after a space."""
+        runs: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for text in (word, " " + word.lstrip()):
+                if run := tuple(self._tokenizer.encode(text, add_special_tokens=False)):
+                    runs[run] = None
+        return tuple(runs)
 
     def _check_beams(self, params: SamplingParams, width: int) -> None:
         rows = self._info.max_num_seqs
@@ -211,12 +228,22 @@ class InputProcessor:
 
 
 def _drawn(params: SamplingParams) -> SamplingParams:
-    """What the engine draws for `params`: best_of sequences in place of n, with the logprobs that a choice needs."""
-    if params.best_of is not None and params.best_of > params.n:
-        return msgspec.structs.replace(params, n=params.best_of, best_of=None, logprobs=params.logprobs or 0)
+    """What the engine draws for `params`: best_of sequences in place of n, with the logprobs that a choice needs.
+
+    What has become tokens or a grammar of the request need not travel a second time.
+    """
+    changes: dict[str, Any] = {}
+    if params.best_of is not None:
+        changes["best_of"] = None
+        if params.best_of > params.n:
+            changes.update(n=params.best_of, logprobs=params.logprobs or 0)
     if params.beam_width is not None:
-        return msgspec.structs.replace(params, logprobs=params.logprobs or 0)
-    return msgspec.structs.replace(params, best_of=None) if params.best_of is not None else params
+        changes["logprobs"] = params.logprobs or 0
+    if params.structured_outputs is not None:
+        changes["structured_outputs"] = None
+    if params.bad_words:
+        changes["bad_words"] = ()
+    return msgspec.structs.replace(params, **changes) if changes else params
 
 
 def check_cache_salt(salt: str | None) -> None:

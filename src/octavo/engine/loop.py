@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from octavo.engine.grammar_desk import GrammarDesk
 from octavo.engine.questions import Question
 from octavo.errors import ContextLengthError, OctavoError, RequestError
 from octavo.messages import (
     FINISH_ERROR,
+    REFUSED_GRAMMAR,
     REFUSED_LENGTH,
     REFUSED_REQUEST,
     EngineRequest,
@@ -21,11 +23,16 @@ from octavo.messages import (
 
 if TYPE_CHECKING:
     from octavo.core.engine_core import EngineCore
+    from octavo.core.step import Grammars
 
 A = TypeVar("A")
 
 STATS_INTERVAL_S = 0.05
 """A busy engine reports its state this often; an engine that becomes idle reports it once more."""
+
+
+GRAMMAR_WAIT_S = 0.005
+"""How long an engine that has nothing to do but wait for a grammar stays deaf to commands."""
 
 
 class Batch(msgspec.Struct, tag="batch", array_like=True):
@@ -38,8 +45,9 @@ class Batch(msgspec.Struct, tag="batch", array_like=True):
 class EngineLoop:
     """Runs one EngineCore. Not safe for several threads."""
 
-    def __init__(self, core: EngineCore, close: Callable[[], None]) -> None:
+    def __init__(self, core: EngineCore, close: Callable[[], None], grammars: Grammars | None = None) -> None:
         self.core = core
+        self._desk = GrammarDesk(grammars)
         self._close = close
         self._refused: list[TokenDelta] = []
         self._changed = True
@@ -50,24 +58,31 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do or tell something."""
-        return self.core.has_work or bool(self._refused) or self._changed
+        return self.core.has_work or bool(self._refused) or self._changed or self._desk.has_waiting
 
     def add(self, request: EngineRequest) -> None:
         """Take a request in. One that the core refuses is answered by a delta, like every other failure."""
         self._changed = True
         try:
-            self.core.add(request)
+            if request.grammar is None:
+                self.core.add(request)
+            else:
+                self._desk.take(request, request.grammar)
         except OctavoError as error:
-            last = request.first_index + request.sampling.n
-            refusal = _refusal(error)
-            self._refused += [
-                TokenDelta(request.request_id, index, [], FINISH_ERROR, error=str(error), refusal=refusal)
-                for index in range(request.first_index, last)
-            ]
+            self._refuse(request, _refusal(error), str(error))
+
+    def _refuse(self, request: EngineRequest, refusal: str | None, why: str) -> None:
+        last = request.first_index + request.sampling.n
+        self._refused += [
+            TokenDelta(request.request_id, index, [], FINISH_ERROR, error=why, refusal=refusal)
+            for index in range(request.first_index, last)
+        ]
 
     def abort(self, request_id: int, index: int | None) -> None:
         """Drop a request, or one of its answers. Unknown ids are those that have ended by themselves."""
         self._changed = True
+        if self._desk.has_waiting:
+            self._desk.abort(request_id, index)
         self.core.abort(request_id, index)
 
     def ask(self, question: Question[A]) -> A:
@@ -79,14 +94,34 @@ class EngineLoop:
     def step(self) -> Batch:
         """Advance by one step."""
         now_s = time.monotonic()
+        if self._desk.has_waiting:
+            self._take_compiled()
         refused, self._refused = self._refused, []
         batch = Batch(refused + self.core.step(now_s - self._began_s))
+        if self._desk.has_grammars:
+            self._desk.forget_ended(self.core.scheduler.requests)
         idle = not self.core.has_work
         if idle or now_s - self._reported_s >= STATS_INTERVAL_S:
             batch.stats = self.core.stats()
             self._reported_s = now_s
             self._changed = False
         return batch
+
+    def _take_compiled(self) -> None:
+        """Queue the requests whose grammars are compiled. With nothing else to do, wait a little for one."""
+        if not self.core.has_work and not self._refused:
+            self._desk.wait(GRAMMAR_WAIT_S)
+        for ready in self._desk.ready():
+            try:
+                if ready.error is not None:
+                    self._refuse(ready.request, REFUSED_GRAMMAR, str(ready.error))
+                    continue
+                self.core.add(ready.request)
+            except OctavoError as error:
+                self._refuse(ready.request, _refusal(error), str(error))
+                continue
+            for index in ready.aborted:
+                self.core.abort(ready.request.request_id, index)
 
     def close(self) -> None:
         self._close()

@@ -12,6 +12,7 @@ from octavo.messages import (
     FINISH_ERROR,
     FINISH_LENGTH,
     FINISH_STOP,
+    REFUSED_GRAMMAR,
     REFUSED_LENGTH,
     REFUSED_REQUEST,
     SamplingParams,
@@ -33,6 +34,8 @@ class OutputProcessor:
         self._answers = [_Answer(index, params, tokenizer, shown, at_start=at_start) for index in range(drawn)]
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else []
         self._num_unfinished = drawn
+        grammar = prepared.request.grammar
+        self._grammar_param = None if grammar is None else grammar.param
 
     @property
     def finished(self) -> bool:
@@ -50,7 +53,7 @@ class OutputProcessor:
             OctavoError: If the sequence failed in the engine.
         """
         if delta.finish_reason == FINISH_ERROR:
-            raise _failure(delta)
+            raise self._failure(delta)
         answer = self._answers[delta.index]
         if answer.finished:
             return None
@@ -66,14 +69,16 @@ class OutputProcessor:
         self._num_unfinished -= answer.finished
         return result
 
-
-def _failure(delta: TokenDelta) -> OctavoError:
-    why = delta.error or "the engine could not compute this request"
-    if delta.refusal == REFUSED_LENGTH:
-        return ContextLengthError(None, message=why)
-    if delta.refusal == REFUSED_REQUEST:
-        return RequestError(None, message=why)
-    return OctavoError(why)
+    def _failure(self, delta: TokenDelta) -> OctavoError:
+        why = delta.error or "the engine could not compute this request"
+        if delta.refusal == REFUSED_LENGTH:
+            return ContextLengthError(None, message=why)
+        if delta.refusal == REFUSED_GRAMMAR and self._grammar_param is not None:
+            named = why if why.startswith(self._grammar_param) else f"{self._grammar_param}: {why}"
+            return RequestError(self._grammar_param, message=named)
+        if delta.refusal in (REFUSED_REQUEST, REFUSED_GRAMMAR):
+            return RequestError(None, message=why)
+        return OctavoError(why)
 
 
 class _Answer:
