@@ -11,14 +11,6 @@ from typing import Any
 from octavo.server.openai.errors import UnsupportedFieldError
 
 _COMMON: dict[str, tuple[Any, ...]] = {
-    "bad_words": (None, []),
-    "allowed_token_ids": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "structured_outputs": (None,),
-    "response_format": (None, {"type": "text"}),
     "truncate_prompt_tokens": (None,),
     "prompt_embeds": (None,),
     "kv_transfer_params": (None,),

@@ -17,6 +17,7 @@ from octavo.errors import RequestError
 from octavo.messages import SamplingParams
 from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, check_other_fields
+from octavo.server.openai.structured import structured_outputs
 
 MAX_STOP_CHARS = 1024
 PRIORITY_LIMIT = 1 << 31
@@ -60,6 +61,15 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    """This and the next three are vLLM's older names for the fields of `structured_outputs`."""
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
@@ -198,7 +208,9 @@ def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
         raise RequestError("stop", message=f"stop: {why}")
     if any(len(stop) > MAX_STOP_CHARS for stop in stops):
         raise RequestError("stop", message=f"stop: a string is longer than {MAX_STOP_CHARS} characters")
-    for name in ("stop_token_ids", "logit_bias"):
+    if any(len(word) > MAX_STOP_CHARS for word in request.bad_words or ()):
+        raise RequestError("bad_words", message=f"bad_words: a text is longer than {MAX_STOP_CHARS} characters")
+    for name in ("stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words"):
         if (count := len(getattr(request, name) or ())) > http.max_list:
             why = f"holds {count} entries; at most {http.max_list} are allowed (--max-list)"
             raise RequestError(name, message=f"{name}: {why}")
@@ -278,6 +290,8 @@ _AS_THEY_ARE = (
     "repetition_penalty",
     "seed",
     "stop_token_ids",
+    "allowed_token_ids",
+    "bad_words",
     "ignore_eos",
     "min_tokens",
     "prompt_logprobs",
@@ -297,6 +311,8 @@ def sampling_params(request: GenerationRequest, **own: Any) -> SamplingParams:
         given["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.logit_bias:
         given["logit_bias"] = {_token_id(key): bias for key, bias in request.logit_bias.items()}
+    if (structured := structured_outputs(request)) is not None:
+        given["structured_outputs"] = structured
     return SamplingParams(**{**given, "beam_width": request.num_beams, **own})
 
 
