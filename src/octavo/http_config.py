@@ -98,7 +98,9 @@ class HTTPConfig:
     max_beam_width: int = setting(64, "largest beam_width a request may ask for", section=_LIMITS)
     max_logprobs: int = setting(20, "largest logprobs a request may ask for", section=_LIMITS)
     max_stop: int = setting(64, "stop strings in one request", section=_LIMITS)
-    max_list: int = setting(1024, "entries of a request's stop_token_ids and logit_bias", section=_LIMITS)
+    max_list: int = setting(
+        1024, "entries of a request's stop_token_ids, logit_bias, allowed_token_ids and bad_words", section=_LIMITS
+    )
 
     def __post_init__(self) -> None:
         check_choices(self)
