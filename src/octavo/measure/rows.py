@@ -107,10 +107,11 @@ class RowKernels:
 
 
 def _sampling_arguments(count: int, temperature: float, top_p: float) -> dict[str, Array]:
-    """Rows without penalties, biases, bans or logprobs."""
+    """Rows without penalties, biases, bans, masks or logprobs."""
     floats = {"temperature": temperature, "top_p": top_p, "min_p": 0.0, "repetition_penalty": 1.0,
               "presence_penalty": 0.0, "frequency_penalty": 0.0}  # fmt: skip
-    ints = {"top_k": 0, "sequence_index": 0, "num_prompt": 0, "num_logprobs": -1}
+    ints = {"top_k": 0, "sequence_index": 0, "num_prompt": 0, "mask_index": -1,
+            "num_logprobs": -1}  # fmt: skip
     starts = {name: np.zeros(count + 1, np.int64) for name in ("history_start", "bias_start", "banned_start")}
     ids = {name: np.zeros(0, np.int32) for name in ("history", "bias_ids", "banned_ids")}
     return {
@@ -119,6 +120,7 @@ def _sampling_arguments(count: int, temperature: float, top_p: float) -> dict[st
         **starts,
         **ids,
         "bias_values": np.zeros(0, np.float32),
+        "masks": np.zeros((0, 0), np.uint32),
         "seed": np.arange(count, dtype=np.int64),
         "position": np.arange(count, dtype=np.int32),
     }
