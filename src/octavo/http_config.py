@@ -37,6 +37,7 @@ class HTTPConfig:
     files_dir: str | None = setting(
         None, "folder for files and batches, kept over restarts; without one there are none"
     )
+    chat_page: bool = setting(True, "serve a chat page at /")
     shutdown_timeout: float = setting(30.0, "seconds that running requests get after SIGTERM")
     stall_timeout: float = setting(
         10.0, "seconds without a step, while there are requests, after which /health says 503"

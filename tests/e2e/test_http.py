@@ -11,6 +11,7 @@ import pytest
 
 from octavo.config import HTTPConfig
 from octavo.server.auth import OPEN_PATHS
+from octavo.server.page_files import PAGE_FILES
 from support.app import served_routes
 from support.server_process import ServerProcess
 
@@ -46,7 +47,7 @@ def test_every_route_but_the_probes_needs_a_key(keyed: ServerProcess) -> None:
                 {"Authorization": f"Basic {KEY}"},
             ):
                 reply = keyed.request(method, path, None, headers)
-                if path in OPEN_PATHS:
+                if path in OPEN_PATHS or path in PAGE_FILES:
                     assert reply.status in (200, 405), (method, path)
                 else:
                     assert reply.status == 401, (method, path, headers)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from octavo.config import HTTPConfig
 from octavo.server.key_file import Caller, read_key_file
 from octavo.server.openai.errors import HTTPProblem, problem
+from octavo.server.page_files import PAGE_FILES
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that answer without a key; probes have none."""
@@ -72,6 +73,7 @@ class Access:
     """
 
     def __init__(self, http: HTTPConfig) -> None:
+        self._open_paths = OPEN_PATHS | (PAGE_FILES.keys() if http.chat_page else frozenset())
         self._keys = KeyRing(http.api_key, read_key_file(http.api_key_file) if http.api_key_file else None)
         self._admin = None if http.admin_api_key is None else KeyRing([http.admin_api_key])
 
@@ -85,7 +87,7 @@ class Access:
         Raises:
             HTTPProblem: 401 without the key that the path needs; 403 where no admin key is configured.
         """
-        if path in OPEN_PATHS:
+        if path in self._open_paths:
             return DEFAULT_CALLER
         if needs_admin(path):
             self._check_admin(authorization)

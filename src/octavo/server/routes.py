@@ -18,6 +18,7 @@ from octavo.server.auth import KV_STATS_PATH, RESET_PATH, Access
 from octavo.server.batches.batch_routes import Batches, CancelBatch, OneBatch
 from octavo.server.batches.file_routes import File, FileContent, Files
 from octavo.server.batches.service import Batching
+from octavo.server.chat_page import ChatPage
 from octavo.server.context import ServerContext, served_names, system_fingerprint
 from octavo.server.gate import Gate
 from octavo.server.kv import KVAuditRoute, KVBlocksRoute, KVResetRoute, KVStatsRoute, PublishedRoute
@@ -28,6 +29,7 @@ from octavo.server.openai.completions import Completions
 from octavo.server.openai.errors import ErrorReply
 from octavo.server.openai.models import Models
 from octavo.server.openapi.route import OpenAPI
+from octavo.server.page_files import PAGE_FILES
 from octavo.server.parsing import answer_format
 from octavo.server.status import Health, Load, Metrics, Ping, Ready, Version
 from octavo.server.tokens import Detokenize, Tokenize
@@ -86,6 +88,7 @@ def _cors(http: HTTPConfig) -> list[Middleware]:
 
 def _routes(context: ServerContext, generation: dict[str, ASGIApp], batching: Batching) -> list[Route]:
     models, published, reset = Models(context), PublishedRoute(context), KVResetRoute(context)
+    page = ChatPage()
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation.items()),
         Route("/v1/models", models, methods=["GET"]),
@@ -112,6 +115,7 @@ def _routes(context: ServerContext, generation: dict[str, ASGIApp], batching: Ba
         Route("/version", Version(), methods=["GET"]),
         Route("/openapi.json", OpenAPI(), methods=["GET"]),
         Route("/metrics", Metrics(context), methods=["GET"]),
+        *(Route(path, page, methods=["GET"]) for path in (PAGE_FILES if context.http.chat_page else ())),
     ]
 
 

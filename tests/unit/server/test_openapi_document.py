@@ -10,10 +10,8 @@ from octavo.server.auth import OPEN_PATHS
 from octavo.server.openai.protocol import ChatRequest, CompletionRequest
 from octavo.server.openapi.document import openapi
 from octavo.server.openapi.operations import OPERATIONS
+from octavo.server.page_files import PAGE_FILES
 from support.app import served_routes
-
-PAGES = {"/"}
-"""Routes for people with a browser."""
 
 
 def described() -> dict[str, Any]:
@@ -26,7 +24,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
         (method, re.sub(r":\w+\}", "}", route.path))
         for route in served_routes()
         for method in route.methods - {"HEAD"}
-        if route.path not in PAGES
+        if route.path not in PAGE_FILES
     }
     assert served == set(OPERATIONS)
     assert {(m.upper(), path) for path, item in described()["paths"].items() for m in item} == served
