@@ -109,6 +109,11 @@ class Tokenizer:
             data = self._bytes[token_id] = self._find_bytes(token_id)
         return data
 
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary."""
+        token_id: int | None = self._inner.token_to_id(token)
+        return token_id
+
     def special_ids_of(self, spellings: Iterable[str]) -> frozenset[int]:
         """The control tokens that are spelled so."""
         wanted = frozenset(spellings)

@@ -205,3 +205,45 @@ def test_messages_are_not_changed_by_rendering() -> None:
 def test_a_model_without_a_template_says_so(tinystories: Tokenizer) -> None:
     with pytest.raises(RequestError, match="no chat template"):
         FrontEnd(tinystories, None).render_chat(USER)
+
+
+KNOWS_NEITHER = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def test_developers_are_the_system_to_a_template_that_does_not_know_them() -> None:
+    messages = [{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]
+    assert render(KNOWS_NEITHER, messages) == "<system>a<user>b"
+    assert render(KNOWS_NEITHER + "{# developer #}", messages) == "<developer>a<user>b"
+
+
+def test_a_template_that_does_not_know_tools_gets_them_as_text() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": "é"}}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "c", "content": "1"},
+        {"role": "tool", "tool_call_id": "c", "content": "2"},
+    ]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    text = render(KNOWS_NEITHER, messages, tools=tools)
+    assert text.startswith("<system>") and '{"type": "function", "function": {"name": "f"}}' in text
+    made = '<tool_call>\n{"name": "f", "arguments": {"a": "é"}}\n</tool_call>'
+    results = "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+    assert text.endswith(f"<user>q<assistant>{made}\n{made}<user>{results}")
+    assert render("{{ messages | length }}{{ messages[1].tool_calls | length }}{{ tools }}", messages) == "42None"
+    with_system = [{"role": "system", "content": "Be kind."}, *messages]
+    assert render(KNOWS_NEITHER, with_system, tools=tools).startswith("<system>Be kind.\n\n")
+
+
+def test_a_message_can_be_continued() -> None:
+    source = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endfor %}"
+    messages = [*USER, {"role": "assistant", "content": "Once upon "}]
+    assert render(source, messages, add_generation_prompt=False, continue_final_message=True) == (
+        "<user>hi</user><assistant>Once upon "
+    )
+    for bad in (USER, [*USER, {"role": "assistant", "content": None}]):
+        with pytest.raises(RequestError) as caught:
+            render(source, bad, continue_final_message=True)
+        assert caught.value.param == "continue_final_message"
+    with pytest.raises(RequestError, match="leaves the last message out"):
+        render("{{ messages[0].content }}", messages, continue_final_message=True)

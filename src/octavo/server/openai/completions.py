@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
+from octavo.engine.infill import infill_prompt
+from octavo.engine.input_processor import check_text
 from octavo.engine.outputs import TextDelta
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams, TokenLogprobs
@@ -19,6 +21,7 @@ from octavo.server.context import ServerContext
 from octavo.server.gate import send_json
 from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
+from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.event_tap import EventTap
 from octavo.server.openai.generation import Answer, Generation, prepare
 from octavo.server.openai.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets
@@ -27,6 +30,9 @@ from octavo.server.sse import json_bytes, send_events
 
 if TYPE_CHECKING:
     from octavo.engine.input_processor import Prepared
+
+MAX_INFILL_CHARS = 1 << 18
+"""Of a prompt and its suffix."""
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's own default for this endpoint."""
@@ -96,6 +102,8 @@ def completion_params(request: CompletionRequest) -> SamplingParams:
 async def prepare_prompts(context: ServerContext, request: CompletionRequest) -> list[Prepared]:
     """All prompts of the request, validated and tokenized."""
     named = split_prompts(request.prompt, context.http.max_prompts)
+    if request.suffix:
+        named = [(name, _with_suffix(context, prompt, request.suffix)) for name, prompt in named]
     params = completion_params(request)
     most = max(context.http.max_prompts, context.http.max_n)
     sizes = {"n": params.n, "best_of": params.best_of or 0, "beam_width": params.beam_width or 0}
@@ -103,6 +111,19 @@ async def prepare_prompts(context: ServerContext, request: CompletionRequest) ->
     if len(named) * sizes[name] > most:
         raise RequestError(name, sizes[name], f"at most {most // len(named)} with {len(named)} prompts")
     return await prepare(context, named, params, request)
+
+
+def _with_suffix(context: ServerContext, prompt: str | list[int], suffix: str) -> list[int]:
+    if len(prompt) + len(suffix) > MAX_INFILL_CHARS:
+        raise RequestError("suffix", message=f"suffix: with the prompt, longer than {MAX_INFILL_CHARS} characters")
+    for name, text in (("prompt", prompt), ("suffix", suffix)):
+        if isinstance(text, str):
+            check_text(text, name)
+    token_ids = infill_prompt(context.engine.tokenizer, prompt, suffix)
+    if token_ids is None:
+        why = "suffix: this model has no tokens for filling in what stands before a suffix"
+        raise UnsupportedFieldError("suffix", why)
+    return token_ids
 
 
 @dataclass

@@ -24,7 +24,6 @@ _COMMON: dict[str, tuple[Any, ...]] = {
 
 REFUSED_COMPLETION: dict[str, tuple[Any, ...]] = {
     **_COMMON,
-    "suffix": (None, ""),
     "add_special_tokens": (None, True),
 }
 

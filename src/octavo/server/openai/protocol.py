@@ -105,6 +105,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]] | None = None
+    suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
 
@@ -140,6 +141,8 @@ def parse_completion(body: dict[str, Any], http: HTTPConfig) -> tuple[Completion
     check_top(request.logprobs, "logprobs", http)
     if request.max_tokens == 0 and not request.echo:
         raise RequestError("max_tokens", 0, "at least 1, or 0 together with echo")
+    if request.suffix and request.echo:
+        raise UnsupportedFieldError("echo", "echo is not supported with suffix: the prompt is not one text")
     if request.prompt_logprobs is not None and request.stream:
         raise UnsupportedFieldError("prompt_logprobs", "prompt_logprobs is not supported in a stream; use echo")
     if request.echo and request.logprobs is not None and request.num_beams is not None:
