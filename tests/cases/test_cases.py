@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cases import core_scenarios, memory_scenarios, scenarios
+from cases import chat_scenarios, core_scenarios, memory_scenarios, scenarios
 from cases.http_runner import ADMIN_KEY, HTTPRunner
 from cases.runner import CASES
+from support.repeating_chat import start_repeating_chat
 from support.repeating_tokenizer import write_tokenizer
 from support.server_process import TINY_MODEL
 from support.tiny_models import TinyLlama, write_tiny_llama
@@ -46,6 +47,11 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "short": ("--block-size", "4", "--num-blocks", "51", "--admin-api-key", ADMIN_KEY),
 }
 """What the servers of cases about KV memory are started with."""
+
+STRICT_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}{{ m.content }}{{ eos_token }}{% endfor %}"
+)
 
 RUNNABLE = [case for case in CASES if "waits" not in case]
 
@@ -81,6 +87,12 @@ class Runners:
                 return HTTPRunner(self._start(*NARROW))
             case "many-eos":
                 return HTTPRunner(self._start("--num-blocks", "200", model=self._many_eos()))
+            case "chatting":
+                return HTTPRunner(start_repeating_chat(self._start, self._tmp, knows="tools <tool_call>"))
+            case "strict-template":
+                template = self._tmp / "strict.jinja"
+                template.write_text(STRICT_TEMPLATE)
+                return HTTPRunner(self._start("--num-blocks", "200", "--chat-template", str(template)))
             case "scripted":
                 path = self._tmp / "tokenizer.json"
                 emitted = [token for case in RUNNABLE for token in case["input"].get("emit", [])]
@@ -104,7 +116,7 @@ def runners(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 
 def scenario(name: str) -> Callable[..., None]:
     """A scenario by its name."""
-    for module in (scenarios, memory_scenarios, core_scenarios):
+    for module in (scenarios, memory_scenarios, core_scenarios, chat_scenarios):
         found: Callable[..., None] | None = getattr(module, name, None)
         if found is not None:
             return found
@@ -119,7 +131,7 @@ def _parameter(case: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("case", [_parameter(case) for case in RUNNABLE])
 def test_case(case: dict[str, Any], runners: Runners) -> None:
     play = scenario(case["scenario"])
-    if case["runner"] == "core":
+    if case["runner"] in ("core", "parser"):
         play(case["input"], case["expected"])
         return
     others = [runners.get(case.get("other", "many-eos"))] if "other" in inspect.signature(play).parameters else []

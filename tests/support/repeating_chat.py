@@ -15,7 +15,7 @@ def start_repeating_chat(
     start_server: Callable[..., ServerProcess], folder: Path, *flags: str, knows: str = ""
 ) -> ServerProcess:
     """`knows` stands in a comment of the template, where parsers are chosen by it."""
-    template, tokenizer = folder / "chat.jinja", folder / "tokenizer.json"
+    template, tokenizer = folder / "repeating.jinja", folder / "repeating-tokenizer.json"
     template.write_text(f"{TEMPLATE}{{# {knows} #}}")
     write_tokenizer(tokenizer, [" "])
     scripted = ("--executor", "support.repeating:RepeatingExecutor", "--tokenizer", str(tokenizer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -96,8 +97,18 @@ class ChatTemplate:
         if not self._knows_developers:
             messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
         if not self.knows_tools and (tools or any(m.get("tool_calls") for m in messages)):
-            messages = teach_tools(messages, tools)
+            messages = teach_tools(messages, tools, with_system=self._takes_system)
         return messages
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template takes a system message."""
+        messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+        try:
+            self._render({**self._variables, "messages": messages, "tools": None, "add_generation_prompt": True})
+        except Exception:  # whatever it does with them
+            return False
+        return True
 
     def _render(self, variables: dict[str, Any]) -> str:
         token = budget.set(Budget())

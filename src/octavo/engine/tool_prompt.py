@@ -18,15 +18,22 @@ These are the functions:
 
 
 def teach_tools(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, with_system: bool = True
 ) -> list[dict[str, Any]]:
     """Messages of the roles system, user and assistant alone, with the tools in the first, and calls and their results
-    as text."""
+    as text.
+
+    Args:
+        with_system: Whether there may be a system message where there is none yet.
+    """
     taught = [_as_text(message) for message in messages]
     if tools:
         lesson = _LESSON % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-        if taught and taught[0]["role"] == "system":
-            taught[0] = {**taught[0], "content": f"{taught[0].get('content') or ''}\n\n{lesson}".lstrip()}
+        first = taught[0]
+        if first["role"] == "system":
+            taught[0] = {**first, "content": f"{first.get('content') or ''}\n\n{lesson}".lstrip()}
+        elif first["role"] == "user" and not with_system:
+            taught[0] = {**first, "content": f"{lesson}\n\n{first.get('content') or ''}"}
         else:
             taught.insert(0, {"role": "system", "content": lesson})
     return _join_results(taught)

@@ -233,6 +233,9 @@ def test_a_template_that_does_not_know_tools_gets_them_as_text() -> None:
     assert render("{{ messages | length }}{{ messages[1].tool_calls | length }}{{ tools }}", messages) == "42None"
     with_system = [{"role": "system", "content": "Be kind."}, *messages]
     assert render(KNOWS_NEITHER, with_system, tools=tools).startswith("<system>Be kind.\n\n")
+    strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + KNOWS_NEITHER
+    taught = render(strict, messages, tools=tools)
+    assert taught.startswith("<user>") and '"name": "f"' in taught.partition("<assistant>")[0]
 
 
 def test_a_message_can_be_continued() -> None:

@@ -28,6 +28,7 @@ THINKS = OutputFormat(reasoning_parser="qwen3")
         ("{% if tools %}<tool_call>{% endif %}", "hermes", None),
         ("{% if tools %}<tool_call>{% endif %}'<think>' '</think>'", "hermes", "qwen3"),
         ("{% if tools %}<tool_call><function=f>{% endif %}", None, None),
+        ("{% if tools %}<tool_call><arg_key>{% endif %}", None, None),
         ("{{ tools }}<|start_header_id|>", "llama3_json", None),
         ("{{ tools }}[func_name1(params)]<|start_header_id|>", "pythonic", None),
         ("{{ tools }}[TOOL_CALLS]", "mistral", None),

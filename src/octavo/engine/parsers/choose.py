@@ -52,16 +52,19 @@ REASONING_PARSER_NAMES = (*THINK_MARKS, GPT_OSS)
 REASONING_ALIASES = {"openai_gptoss": GPT_OSS}
 
 _MARKS_OF_TEMPLATES = (
+    ("<function=", None),  # Qwen 3 Coder, Functionary
+    ("<arg_key>", None),  # GLM
+    (">>>", None),  # Functionary 3.2
     ("<|channel|>", HARMONY),
     ("[TOOL_CALLS]", "mistral"),
     ("[func_name1(", "pythonic"),
     ("<|python_tag|>", "llama3_json"),
     ("<|start_header_id|>", "llama3_json"),
     ("<|tool_call|>", "granite"),
-    ("<function=", None),
     ("<tool_call>", "hermes"),
 )
-"""What a template that knows tools holds, and the parser for what its model writes. The first that fits counts."""
+"""What a template that knows tools holds, and the parser for what its model writes; None where there is none yet. The
+first that fits counts."""
 
 _ID_CHARS = string.ascii_letters + string.digits
 

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from octavo.engine.outputs import TextDelta
+from octavo.engine.parsers.pieces import Text
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
@@ -219,7 +220,10 @@ class ParsedChatReply(ChatReply):
         self._with_reasoning = request.include_reasoning is not False
 
     def _chunk(self, index: int, delta: TextDelta) -> bytes:
-        fields = delta_fields(self._parsing.pieces(index, delta), with_reasoning=self._with_reasoning)
+        pieces = self._parsing.pieces(index, delta)
+        if len(pieces) == 1 and delta.finish_reason is None and isinstance(text := pieces[0], Text):
+            return self._writer.chunk(index, delta, text.text, self._logprobs(delta.logprobs))
+        fields = delta_fields(pieces, with_reasoning=self._with_reasoning)
         reason = self._parsing.finish_reason(index, delta.finish_reason)
         return self._writer.message(index, fields, delta, self._logprobs(delta.logprobs), reason)
 
