@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.config import HTTPConfig
+from octavo.server.anthropic.errors import is_anthropic
 from octavo.server.auth import OPEN_PATHS
 from octavo.server.page_files import PAGE_FILES
 from support.app import served_routes
@@ -37,6 +38,7 @@ def test_every_route_but_the_probes_needs_a_key(keyed: ServerProcess) -> None:
     assert {"/health", "/ready", "/ping"} == OPEN_PATHS
     paths = [route.path.replace("{model_id:path}", "tiny") for route in served_routes()]
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/metrics", "/version"} <= set(paths)
+    assert {"/v1/messages", "/v1/files/{file_id}/content", "/v1/batches"} <= set(paths)
     for path in [*paths, "/nothing", "/", "/docs", "/v1"]:
         for method in ("GET", "POST", "HEAD", "OPTIONS", "DELETE"):
             for headers in (
@@ -53,7 +55,8 @@ def test_every_route_but_the_probes_needs_a_key(keyed: ServerProcess) -> None:
                     assert reply.status == 401, (method, path, headers)
                     assert reply.headers["www-authenticate"] == "Bearer"
                     if method != "HEAD":
-                        assert reply.error["code"] == "invalid_api_key"
+                        assert reply.body["error"]["type"] == "authentication_error"
+                        assert is_anthropic(path) or reply.error["code"] == "invalid_api_key"
     for key in (KEY, "sk-second"):
         assert keyed.get("/v1/models", auth(key)).status == 200
         assert keyed.post("/v1/completions", BODY, auth(key)).status == 200

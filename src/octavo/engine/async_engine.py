@@ -162,6 +162,11 @@ class AsyncEngine:
         """The chat template's text; None where the model has none."""
         return self._front_end.template_source
 
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of prompt and answer together, at most."""
+        return self._input.max_tokens
+
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

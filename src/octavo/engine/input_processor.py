@@ -65,7 +65,7 @@ class InputProcessor:
         own_eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         self._eos_token_ids = tuple(dict.fromkeys((*info.eos_token_ids, *own_eos)))
         # Blocks must hold prompt and answer but for the last token, which is never fed back.
-        self._max_tokens = min(info.max_model_len, (info.num_blocks - 1) * info.block_size + 1)
+        self.max_tokens = min(info.max_model_len, (info.num_blocks - 1) * info.block_size + 1)
 
     def prepare(
         self,
@@ -141,7 +141,7 @@ class InputProcessor:
             raise RequestError(param, message=f"{param} is empty: give at least one token")
         check_text(text, param)
         # Far too long a text is refused before the work of tokenising it: no token spells so many characters.
-        if len(text) > self._max_tokens * self._tokenizer.max_token_chars:
+        if len(text) > self.max_tokens * self._tokenizer.max_token_chars:
             raise self._too_long(f"{param} has {len(text)} characters", "")
         token_ids = self._tokenizer.encode(text)
         if not token_ids:
@@ -162,7 +162,7 @@ class InputProcessor:
 
     def _limit(self, num_prompt: int, params: SamplingParams, param: str) -> int:
         """Tokens to generate at most."""
-        room = self._max_tokens - num_prompt
+        room = self.max_tokens - num_prompt
         has = f"{param} has {num_prompt} tokens"
         if room < 0:
             raise self._too_long(has, "")
@@ -177,7 +177,7 @@ class InputProcessor:
         return params.max_tokens
 
     def _too_long(self, has: str, more: str) -> ContextLengthError:
-        limit = self._max_tokens
+        limit = self.max_tokens
         why = "the model's context" if limit == self._info.max_model_len else "the KV memory of this server"
         return ContextLengthError(
             "max_tokens" if "max_tokens" in more else None, message=f"{has}{more}: {why} holds {limit} tokens"

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.server.auth import Access
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.context import ServerContext
+from octavo.server.envelopes import error_body
 from octavo.server.openai.errors import ErrorReply, answer_to
 from octavo.server.tenants import Traffic
 
@@ -54,7 +55,7 @@ class Gate:
         except Exception as error:
             answer = answer_to(error)
             if not reply.started:
-                await send_error(reply.send, answer)
+                await send_error(reply.send, answer, scope["path"])
         finally:
             route = scope.get("route")
             self._metrics.count_http(getattr(route, "path", None), scope["method"], reply.status)
@@ -86,9 +87,9 @@ class _Reply:
         await self._send(message)
 
 
-async def send_error(send: Send, reply: ErrorReply) -> None:
+async def send_error(send: Send, reply: ErrorReply, path: str) -> None:
     """Send the envelope as a whole response."""
-    await send_json(send, reply.status, reply.body(), reply.headers)
+    await send_json(send, reply.status, error_body(path, reply), reply.headers)
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:

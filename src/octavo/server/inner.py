@@ -11,6 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message
 
 from octavo.errors import EngineDeadError, OverloadedError, ShuttingDownError
+from octavo.server.envelopes import error_body
 from octavo.server.openai.errors import ErrorReply, answer_to
 
 RETRIED = (429, 503)
@@ -46,7 +47,7 @@ async def call(route: ASGIApp, path: str, body: bytes, scope: Mapping[str, Any] 
         reply = answer_to(error)
         if reply.status in RETRIED:
             raise OverloadedError(reply.message, _wait_s(reply)) from None
-        return InnerReply(reply.status, reply.body())
+        return InnerReply(reply.status, error_body(path, reply))
     return InnerReply(exchange.status, b"".join(exchange.pieces))
 
 

@@ -14,12 +14,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.config import HTTPConfig
+from octavo.server.anthropic.routes import CountTokens, Messages
 from octavo.server.auth import KV_STATS_PATH, RESET_PATH, Access
 from octavo.server.batches.batch_routes import Batches, CancelBatch, OneBatch
 from octavo.server.batches.file_routes import File, FileContent, Files
 from octavo.server.batches.service import Batching
 from octavo.server.chat_page import ChatPage
 from octavo.server.context import ServerContext, served_names, system_fingerprint
+from octavo.server.envelopes import error_body
 from octavo.server.gate import Gate
 from octavo.server.kv import KVAuditRoute, KVBlocksRoute, KVResetRoute, KVStatsRoute, PublishedRoute
 from octavo.server.lifecycle import Lifecycle
@@ -57,6 +59,7 @@ def generation_routes(context: ServerContext) -> dict[str, ASGIApp]:
     return {
         "/v1/chat/completions": ChatCompletions(context),
         "/v1/completions": Completions(context),
+        "/v1/messages": Messages(context),
     }
 
 
@@ -91,6 +94,7 @@ def _routes(context: ServerContext, generation: dict[str, ASGIApp], batching: Ba
     page = ChatPage()
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation.items()),
+        Route("/v1/messages/count_tokens", CountTokens(context), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", models, methods=["GET"]),
         Route(KV_STATS_PATH, KVStatsRoute(context), methods=["GET"]),
@@ -126,4 +130,6 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
         reply = ErrorReply(status=405, message="this path does not take that method", code="method_not_allowed")
     else:
         reply = ErrorReply(status=error.status_code, message="there is no such path", code="not_found")
-    return Response(reply.body(), reply.status, error.headers, media_type="application/json")
+    return Response(
+        error_body(request.scope["path"], reply), reply.status, error.headers, media_type="application/json"
+    )

@@ -8,7 +8,7 @@ a frame that holds the envelope.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -38,12 +38,29 @@ def frame(value: Any) -> bytes:
     return b"data: " + json_bytes(value) + b"\n\n"
 
 
-async def send_events(send: Send, frames: AsyncGenerator[bytes, None], lifecycle: Lifecycle) -> None:
-    """Send `frames` as they come, then `[DONE]`. Cancelling this closes `frames`.
+def named_frame(name: str, value: Any) -> bytes:
+    """One event with a name."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), json_bytes(value))
+
+
+class Closing(msgspec.Struct, frozen=True):
+    """How an API ends its streams."""
+
+    done: bytes
+    """Sent after the last frame."""
+    failed: Callable[[BaseException], bytes]
+    """Sent in place of what an error left unsaid."""
+
+
+async def send_events(
+    send: Send, frames: AsyncGenerator[bytes, None], lifecycle: Lifecycle, closing: Closing | None = None
+) -> None:
+    """Send `frames` as they come, then what ends a stream, `[DONE]` by default. Cancelling this closes `frames`.
 
     Raises:
         Exception: What `frames` raised before its first frame; nothing has been sent then.
     """
+    closing = closing or _OPENAI
     async with aclosing(frames):
         first = await anext(frames, b"")
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -51,11 +68,11 @@ async def send_events(send: Send, frames: AsyncGenerator[bytes, None], lifecycle
             await _send_body(send, first)
             async for piece in frames:
                 await _send_body(send, piece)
-            last = DONE
+            last = closing.done
         except asyncio.CancelledError:
-            last = frame_of_error(_why_cut(lifecycle)) + DONE
+            last = closing.failed(_why_cut(lifecycle))
         except Exception as error:
-            last = frame_of_error(error) + DONE
+            last = closing.failed(error)
     with suppress(TimeoutError):
         await asyncio.wait_for(send({"type": "http.response.body", "body": last}), _patience(lifecycle))
 
@@ -72,6 +89,9 @@ def _why_cut(lifecycle: Lifecycle) -> OctavoError:
 def frame_of_error(error: BaseException) -> bytes:
     """The envelope as an event."""
     return b"data: " + answer_to(error).body() + b"\n\n"
+
+
+_OPENAI = Closing(DONE, lambda error: frame_of_error(error) + DONE)
 
 
 async def _send_body(send: Send, piece: bytes) -> None:

@@ -7,19 +7,21 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from octavo.engine.outputs import TextDelta
-from octavo.engine.parsers.pieces import Text
+from octavo.engine.parsers.pieces import Piece, Text
 from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.gate import send_json
 from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
-from octavo.server.openai.event_tap import EventTap
+from octavo.server.openai.event_tap import event_frames
 from octavo.server.openai.generation import LONG_PROMPT_CHARS, Answer, Generation, prepare
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.messages import plain_messages
@@ -50,23 +52,57 @@ class ChatCompletions:
 
     async def _answer(self, request: ChatRequest, arrival_s: float, send: Send, line: Line | None) -> None:
         context = self._context
-        context.check_model(request.model)
-        params = chat_params(request)
-        tools = tool_use(context, request)
-        token_ids = await render(context, request, tools)
-        parsing = context.answer_format.parsing(token_ids, params.n, tools, answer_begin=_answer_begin(request))
-        if parsing is None:
-            prompts = await prepare(context, [("messages", token_ids)], params, request)
-            generation = Generation(context, prompts, params.n, arrival_s)
-            reply = ChatReply(context, request, generation)
+        chat = await open_chat(context, request, arrival_s)
+        if chat.parsing is None:
+            reply = ChatReply(context, request, chat.generation)
         else:
-            prompts = await prepare(context, [("messages", token_ids)], params, request, parsing.shown_special_ids)
-            generation = Generation(context, prompts, params.n, arrival_s, parsing.reasoning)
-            reply = ParsedChatReply(context, request, generation, parsing)
+            reply = ParsedChatReply(context, request, chat.generation, chat.parsing)
         if request.stream:
             await send_events(send, reply.frames(line), context.lifecycle)
         else:
-            await send_json(send, 200, json_bytes(reply.whole(await generation.collect())))
+            await send_json(send, 200, json_bytes(reply.whole(await chat.generation.collect())))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChat:
+    """A chat that is ready to be answered: its prompt is checked and tokenized, and nothing runs yet."""
+
+    generation: Generation
+    parsing: Parsing | None
+    """None where answers are text and nothing else."""
+    tools: ToolUse | None
+
+    def pieces(self, delta: TextDelta) -> list[Piece]:
+        """What a delta adds to the first answer."""
+        if self.parsing is not None:
+            return self.parsing.pieces(0, delta)
+        return [Text(delta.text)] if delta.text else []
+
+
+async def open_chat(
+    context: ServerContext, request: ChatRequest, arrival_s: float, *, param: str = "messages", fill: bool = False
+) -> OpenChat:
+    """Everything before the first token of a chat, whatever API it came through.
+
+    Args:
+        arrival_s: `time.perf_counter()` when the request came.
+        param: The field that holds the conversation, for messages.
+        fill: Whether a limit beyond the room after the prompt means that room, and is no error.
+
+    Raises:
+        RequestError, OverloadedError, ShuttingDownError: If it cannot be answered as asked.
+    """
+    context.check_model(request.model)
+    params = chat_params(request)
+    tools = tool_use(context, request)
+    token_ids = await render(context, request, tools)
+    if fill and params.max_tokens is not None and len(token_ids) + params.max_tokens > context.engine.max_tokens:
+        params = msgspec.structs.replace(params, max_tokens=None)
+    parsing = context.answer_format.parsing(token_ids, params.n, tools, answer_begin=_answer_begin(request))
+    shown = frozenset[int]() if parsing is None else parsing.shown_special_ids
+    prompts = await prepare(context, [(param, token_ids)], params, request, shown)
+    reasoning = None if parsing is None else parsing.reasoning
+    return OpenChat(Generation(context, prompts, params.n, arrival_s, reasoning), parsing, tools)
 
 
 def chat_params(request: ChatRequest) -> SamplingParams:
@@ -156,11 +192,9 @@ class ChatReply:
     async def frames(self, line: Line | None = None) -> AsyncGenerator[bytes, None]:
         """The stream's frames, usage included, without the last `[DONE]`. Those that go over `line` are not among
         them."""
-        tap = None if line is None else EventTap(self._generation, line, self._frames_of)
-        async with aclosing(self._generation.deltas(tap)) as deltas:
-            async for index, delta in deltas:
-                if frames := self._frames_of(index, delta):
-                    yield frames
+        async with aclosing(event_frames(self._generation, line, self._frames_of)) as events:
+            async for frames in events:
+                yield frames
         if self._request.include_usage:
             yield self._writer.usage()
 

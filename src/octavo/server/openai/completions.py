@@ -22,7 +22,7 @@ from octavo.server.gate import send_json
 from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
 from octavo.server.openai.errors import UnsupportedFieldError
-from octavo.server.openai.event_tap import EventTap
+from octavo.server.openai.event_tap import event_frames
 from octavo.server.openai.generation import Answer, Generation, prepare
 from octavo.server.openai.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets
 from octavo.server.openai.protocol import CompletionRequest, parse_completion, sampling_params
@@ -158,11 +158,9 @@ class CompletionReply:
     async def frames(self, line: Line | None = None) -> AsyncGenerator[bytes, None]:
         """The stream's frames, usage included, without the last `[DONE]`. Those that go over `line` are not among
         them."""
-        tap = None if line is None else EventTap(self._generation, line, self._frames_of)
-        async with aclosing(self._generation.deltas(tap)) as deltas:
-            async for choice, delta in deltas:
-                if frames := self._frames_of(choice, delta):
-                    yield frames
+        async with aclosing(event_frames(self._generation, line, self._frames_of)) as events:
+            async for frames in events:
+                yield frames
         if self._request.include_usage:
             yield self._writer.usage()
 

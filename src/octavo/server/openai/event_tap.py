@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from octavo.engine.outputs import TextDelta
 from octavo.server.line import Line
@@ -36,3 +37,18 @@ class EventTap:
         frames, self._frames = b"".join(self._frames), []
         if frames:
             self._line.write(frames)
+
+
+async def event_frames(
+    generation: Generation, line: Line | None, frames_of: Callable[[int, TextDelta], bytes]
+) -> AsyncGenerator[bytes, None]:
+    """What the deltas of a request add to its stream. Those that go over `line` are not among them.
+
+    Args:
+        frames_of: The frames that a delta adds to a choice. Called once for each delta, in order.
+    """
+    tap = None if line is None else EventTap(generation, line, frames_of)
+    async with aclosing(generation.deltas(tap)) as deltas:
+        async for choice, delta in deltas:
+            if frames := frames_of(choice, delta):
+                yield frames

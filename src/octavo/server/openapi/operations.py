@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from octavo.server.anthropic.errors import AnthropicError
+from octavo.server.anthropic.protocol import CountReply, CountRequest, Event, MessageReply, MessagesRequest
 from octavo.server.auth import KV_STATS_PATH, RESET_PATH
 from octavo.server.batches.batch_routes import BatchPage, BatchRequest
 from octavo.server.batches.file_routes import FilePage, UploadForm
@@ -46,6 +48,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/completions"): Operation(
         summary="Complete prompts", request=CompletionRequest, reply=replies.Completion, event=replies.Completion
+    ),
+    ("POST", "/v1/messages"): Operation(
+        summary="Answer a conversation, Anthropic's way",
+        request=MessagesRequest,
+        reply=MessageReply,
+        event=Event,
+        error=AnthropicError,
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        summary="Count the tokens of a conversation", request=CountRequest, reply=CountReply, error=AnthropicError
     ),
     ("GET", "/v1/models"): Operation(summary="The names that the model answers to", reply=replies.ModelList),
     ("GET", "/v1/models/{model_id}"): Operation(summary="One of these names", reply=replies.Model),

@@ -1,0 +1,64 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import Scope, Send
+
+from octavo.errors import RequestError
+from octavo.server.anthropic.protocol import CountReply, CountRequest, MessagesRequest
+from octavo.server.anthropic.reply import CLOSING, MessageWriter
+from octavo.server.anthropic.translate import FIELD_NAMES, chat_body
+from octavo.server.endpoint import Endpoint
+from octavo.server.gate import send_json
+from octavo.server.line import line_of
+from octavo.server.openai.chat import open_chat, render
+from octavo.server.openai.protocol import ChatRequest, convert, parse_chat
+from octavo.server.openai.tools import tool_use
+from octavo.server.sse import json_bytes, send_events
+from octavo.server.tokens import unknown_fields
+from octavo.server.translated import renamed
+
+
+class Messages(Endpoint[tuple[MessagesRequest, ChatRequest]]):
+    """POST /v1/messages."""
+
+    def parse(self, body: dict[str, Any]) -> tuple[tuple[MessagesRequest, ChatRequest], list[str]]:
+        request = convert(body, MessagesRequest)
+        budget = None if request.thinking is None else request.thinking.budget_tokens
+        if budget is not None and budget >= request.max_tokens:
+            raise RequestError("thinking.budget_tokens", budget, f"less than max_tokens ({request.max_tokens})")
+        translated = chat_body(request)
+        with renamed(FIELD_NAMES):
+            chat, _ = parse_chat(translated, self.context.http)
+        return (request, chat), unknown_fields(body, MessagesRequest)
+
+    async def answer(
+        self, request: tuple[MessagesRequest, ChatRequest], scope: Scope, send: Send, arrival_s: float
+    ) -> None:
+        asked, translated = request
+        with renamed(FIELD_NAMES):
+            chat = await open_chat(self.context, translated, arrival_s, fill=True)
+        writer = MessageWriter(asked, chat, asked.model)
+        if asked.stream:
+            await send_events(send, writer.frames(line_of(scope)), self.context.lifecycle, CLOSING)
+        else:
+            await send_json(send, 200, json_bytes(await writer.whole()))
+
+
+class CountTokens(Endpoint[ChatRequest]):
+    """POST /v1/messages/count_tokens: what the prompt of such a request would have."""
+
+    def parse(self, body: dict[str, Any]) -> tuple[ChatRequest, list[str]]:
+        request = convert(body, CountRequest)
+        translated = chat_body(request)
+        with renamed(FIELD_NAMES):
+            chat, _ = parse_chat(translated, self.context.http)
+        return chat, unknown_fields(body, CountRequest)
+
+    async def answer(self, request: ChatRequest, scope: Scope, send: Send, arrival_s: float) -> None:
+        self.context.check_model(request.model)
+        with renamed(FIELD_NAMES):
+            token_ids = await render(self.context, request, tool_use(self.context, request))
+        await send_json(send, 200, json_bytes(CountReply(input_tokens=len(token_ids))))
