@@ -23,6 +23,10 @@ REGEX = "regex"
 LARK = "lark"
 TAGS = "structural_tag"
 
+JSON_OPTIONS = {"lenient": False, "coerce_one_of": False, "whitespace_flexible": True, "whitespace_pattern": r"[ ]?"}
+"""What a schema does not say. Nothing in it is ignored: a keyword that cannot be held is an error. One space at most
+between tokens, because small models that may write blanks tend to write nothing else."""
+
 _ANY_OBJECT = '{"type":"object"}'
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 

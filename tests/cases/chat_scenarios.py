@@ -56,6 +56,25 @@ def forced_calls(runner: HTTPRunner, given: Data, expected: Data) -> None:
         assert all(isinstance(json.loads(arguments), dict) for _, arguments in message["calls"])
 
 
+def required_and_cut(runner: HTTPRunner, given: Data, expected: Data) -> None:
+    """A call that must be made, with every limit up to one: `length` whenever it is cut, streamed or not."""
+    fields = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": given["schema"]}}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 0,
+    }
+    whole, reason = message_of(runner, fields)
+    assert reason == "tool_calls" and len(whole["calls"]) == 1
+    size = runner.server.post(CHAT, fields).body["usage"]["completion_tokens"]
+    for limit in range(1, min(given["limit"], size + 2) + 1):
+        message, reason = message_of(runner, {**fields, "max_tokens": limit})
+        assert reason == ("length" if limit < size else "tool_calls"), limit
+        for name, arguments in message["calls"]:
+            assert name == "f" and whole["calls"][0][1].startswith(arguments)
+
+
 def fed_in_groups(given: Data, expected: Data) -> None:
     """A parser gets its text in deltas of so many tokens each, a token being a few characters."""
     text = given["say"]

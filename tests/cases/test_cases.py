@@ -89,6 +89,10 @@ class Runners:
                 return HTTPRunner(self._start("--num-blocks", "200", model=self._many_eos()))
             case "chatting":
                 return HTTPRunner(start_repeating_chat(self._start, self._tmp, knows="tools <tool_call>"))
+            case "tooling":
+                template = self._tmp / "tooling.jinja"
+                template.write_text("{{ messages[-1].content }}{# tools <tool_call> #}")
+                return HTTPRunner(self._start("--num-blocks", "200", "--chat-template", str(template)))
             case "strict-template":
                 template = self._tmp / "strict.jinja"
                 template.write_text(STRICT_TEMPLATE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -214,3 +215,40 @@ def test_the_choice_can_be_withheld_from_the_model(start_server: Callable[..., S
     body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "max_tokens": 1}
     assert server.post("/v1/chat/completions", body).error["param"] == "tool_choice"
     assert server.post("/v1/chat/completions", {**body, "tool_choice": "none"}).status == 200
+
+
+def test_what_an_answer_must_be_begins_after_its_thoughts(
+    start_server: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    """With thinking on, the thoughts are free and are reasoning; with it off, the answer obeys from its beginning."""
+    template = tmp_path / "thinking.jinja"
+    closed = "{% if not enable_thinking %}\n</think>\n{% endif %}"
+    template.write_text("{{ messages[-1].content }}<think>\n" + closed + "{# tools <tool_call> </think> #}")
+    server = start_server("--num-blocks", "200", "--chat-template", str(template))
+    schema = {"name": "s", "schema": {"enum": ["one", "two"]}}
+    formats: list[dict[str, Any]] = [
+        {"response_format": {"type": "json_schema", "json_schema": schema}},
+        {"tools": [TIME], "tool_choice": "required", "parallel_tool_calls": False},
+    ]
+    for fields in formats:
+        for thinks in (True, False):
+            body = {
+                "messages": [{"role": "user", "content": "Once upon a time"}],
+                "max_tokens": 60,
+                "temperature": 0,
+                "chat_template_kwargs": {"enable_thinking": thinks},
+                **fields,
+            }
+            reply = server.post("/v1/chat/completions", body).body
+            [choice] = reply["choices"]
+            details = reply["usage"].get("completion_tokens_details", {})
+            if thinks:
+                assert choice["message"]["content"] is None and len(choice["message"]["reasoning"]) > 20
+                assert choice["finish_reason"] == "length" and details == {"reasoning_tokens": 60}
+            else:
+                assert "reasoning" not in choice["message"] and not details.get("reasoning_tokens")
+                if "tools" in fields:
+                    [call] = choice["message"]["tool_calls"]
+                    assert call["function"]["name"] == "get_time" and json.loads(call["function"]["arguments"]) == {}
+                else:
+                    assert json.loads(choice["message"]["content"]) in ("one", "two")

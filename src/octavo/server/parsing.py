@@ -1,9 +1,8 @@
 """What the answers of one request hold, for every API: reasoning, text and tool calls. See `engine.parsers.pieces`.
 
-    form = context.answer_format
-    parsing = form.parsing(prompt_token_ids, num_choices, tool_use)      # None: all is text
-    prompts = await prepare(..., shown_special_ids=parsing.shown_special_ids)
-    generation = Generation(..., parsing=parsing)
+    params, parsing = context.answer_format.parsing(prompt_token_ids, params, tool_use)      # None: all is text
+    prompts = await prepare(..., params, ..., parsing.shown_special_ids)
+    generation = Generation(..., parsing.reasoning)
 
 A stream hands each delta to `parsing.pieces(choice, delta)`; a whole answer is `parsing.whole(answer)`. Both give the
 same, and `parsing.finish_reason(...)` says "tool_calls" where calls ended it.
@@ -11,6 +10,7 @@ same, and `parsing.finish_reason(...)` says "tool_calls" where calls ended it.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,9 +21,22 @@ import msgspec
 from octavo.config import HTTPConfig
 from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.outputs import TextDelta
-from octavo.engine.parsers.choose import OutputFormat, ToolChoice, make_parser, output_format
+from octavo.engine.parsers.choose import (
+    THINK_MARKS,
+    OutputFormat,
+    Thoughts,
+    ToolChoice,
+    make_parser,
+    output_format,
+    thoughts_begin,
+)
 from octavo.engine.parsers.pieces import CallArguments, CallStart, OutputParser, ParsedAnswer, Piece
-from octavo.messages import FINISH_STOP
+from octavo.errors import RequestError
+from octavo.messages import FINISH_STOP, SamplingParams
+from octavo.server.thinking_grammar import after_thoughts
+from octavo.server.tool_grammar import named_call, required_calls, strict_calls
+from octavo.server.tool_use import ToolUse
+from octavo.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from octavo.engine.tokenizer import Tokenizer
@@ -32,25 +45,6 @@ FINISH_TOOL_CALLS = "tool_calls"
 
 PROMPT_END_TOKENS = 16
 """Of the prompt's end, as many as may hold the mark that opens the reasoning."""
-
-
-class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools of a request, checked, whatever API it came through."""
-
-    tools: list[dict[str, object]]
-    """In the form of chat completions: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
-    choice: ToolChoice = "auto"
-    name: str | None = None
-    """The tool that must be called, with the choice "named"."""
-    parallel: bool = True
-    """Whether one answer may hold several calls."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The tools that may be called."""
-        if self.name is not None:
-            return frozenset({self.name})
-        return frozenset(str(tool["function"]["name"]) for tool in self.tools)  # type: ignore[index]
 
 
 class AnswerFormat:
@@ -66,47 +60,75 @@ class AnswerFormat:
     def parsing(
         self,
         prompt_token_ids: list[int],
-        num_choices: int,
+        params: SamplingParams,
         tool_use: ToolUse | None = None,
         *,
         answer_begin: str = "",
-        forced: bool = False,
-    ) -> Parsing | None:
-        """How a request's answers are parsed; None where they are text and nothing else.
+    ) -> tuple[SamplingParams, Parsing | None]:
+        """How a request's answers are generated and parsed.
 
         Args:
+            params: As the request asks. Required, named and strict calls hold generation to a grammar, and where the
+                model reasons first, a grammar is obeyed after that.
             tool_use: The request's tools, if it has any.
             answer_begin: Text of the answer that the prompt ends with, where a message is continued.
-            forced: Whether generation is held to JSON calls.
+
+        Returns:
+            The parameters to generate with, and the parsing; None where answers are text and nothing else.
+
+        Raises:
+            RequestError: If the calls cannot be held to the tools as asked.
         """
+        if tool_use is None and params.structured_outputs is None and self.form.reasoning_parser is None:
+            return params, None
         choice: ToolChoice = "none" if tool_use is None else tool_use.choice
-        if choice == "none" and self.form.reasoning_parser is None:
-            return None
         prompt_end = self._tokenizer.decode(prompt_token_ids[-PROMPT_END_TOKENS:], skip_special_tokens=False)
-        names = frozenset[str]() if tool_use is None else tool_use.names
-
-        def make() -> OutputParser | None:
-            return make_parser(
-                self.form,
-                tool_names=names,
-                tool_choice=choice,
-                forced=forced,
-                prompt_end=prompt_end,
-                answer_begin=answer_begin,
-            )
-
-        if make() is None:
-            return None
+        asked = params.structured_outputs if tool_use is None else self._held_calls(tool_use, params)
+        thoughts: Thoughts = "free"
+        if asked is not None:
+            asked, thoughts = self._after_thoughts(asked, prompt_end, answer_begin)
+            params = msgspec.structs.replace(params, structured_outputs=asked)
+        if choice == "none" and self.form.reasoning_parser is None:
+            return params, None
+        make = functools.partial(
+            make_parser, self.form, thoughts=thoughts, prompt_end=prompt_end, answer_begin=answer_begin
+        )
+        with_calls = functools.partial(
+            make,
+            tool_names=frozenset[str]() if tool_use is None else tool_use.names,
+            tool_choice=choice,
+            forced=choice in ("required", "named"),
+        )
+        if with_calls() is None:
+            return params, None
+        shown, num_choices = self._shown[choice != "none"], params.n
         counter = None
-        shown = self._shown[choice != "none"]
         if self.form.reasoning_parser is not None:
+            counter = ReasoningCounter(self._tokenizer, shown, make, num_choices)
+        return params, Parsing(with_calls, num_choices, shown, counter, tool_use)
 
-            def twin() -> OutputParser | None:
-                return make_parser(self.form, forced=forced, prompt_end=prompt_end, answer_begin=answer_begin)
+    def _held_calls(self, use: ToolUse, params: SamplingParams) -> StructuredOutputsParams | None:
+        """What generation is held to, with these tools."""
+        asked = params.structured_outputs
+        if use.choice in ("required", "named"):
+            if asked is not None and not asked.param.startswith("response_format"):
+                raise RequestError(asked.param, message=f"{asked.param}: must be left out with this tool_choice")
+            return named_call(use) if use.choice == "named" else required_calls(use)
+        return asked or strict_calls(use, self.form)
 
-            counter = ReasoningCounter(self._tokenizer, shown, twin, num_choices)
-        parallel = tool_use is None or tool_use.parallel
-        return Parsing(make, num_choices, shown, counter, named=choice == "named", parallel=parallel)
+    def _after_thoughts(
+        self, asked: StructuredOutputsParams, prompt_end: str, answer_begin: str
+    ) -> tuple[StructuredOutputsParams, Thoughts]:
+        begins = thoughts_begin(self.form, prompt_end)
+        if asked.structural_tag is not None:
+            return asked, "free"
+        if begins is None or answer_begin:
+            return asked, "none"
+        marks = THINK_MARKS[self.form.reasoning_parser or ""]
+        if self._tokenizer.special_ids_of(marks):  # no grammar's text matches a control token
+            return asked, "none"
+        held = after_thoughts(asked, marks, opened=begins == "inside")
+        return (asked, "none") if held is None else (held, "held")
 
 
 def answer_format(http: HTTPConfig, template: str | None, tokenizer: Tokenizer) -> AnswerFormat:
@@ -157,15 +179,13 @@ class Parsing:
         num_choices: int,
         shown: frozenset[int],
         reasoning: ReasoningCounter | None,
-        *,
-        named: bool,
-        parallel: bool,
+        tool_use: ToolUse | None,
     ) -> None:
         self.shown_special_ids = shown
         self.reasoning = reasoning
         self._make = make
-        self._named = named
-        self._parallel = parallel
+        self._named = tool_use is not None and tool_use.choice == "named"
+        self._parallel = tool_use is None or tool_use.parallel
         self._choices: list[_Choice | None] = [None] * num_choices
 
     def pieces(self, choice: int, delta: TextDelta) -> list[Piece]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from octavo.errors import RequestError
-from octavo.structured import JSON_SCHEMA, REGEX, TAGS, Grammar, Vocabulary
+from octavo.structured import JSON_OPTIONS, JSON_SCHEMA, REGEX, TAGS, Grammar, Vocabulary
 
 if TYPE_CHECKING:
     import llguidance
@@ -24,10 +24,6 @@ DEFAULT_CACHE_BYTES = 64 << 20
 _BASE_BYTES = 64 << 10
 _BYTES_PER_CHAR = 64
 """What a compiled grammar takes, measured on schemas of 100 to 100 000 characters; llguidance does not tell."""
-
-JSON_OPTIONS = {"lenient": False, "coerce_one_of": False, "whitespace_flexible": True, "whitespace_pattern": r"[ ]?"}
-"""What a schema does not say. Nothing in it is ignored: a keyword that cannot be held is an error. One space at most
-between tokens, because small models that may write blanks tend to write nothing else."""
 
 _MAX_MESSAGE_CHARS = 200
 _TOO_MUCH = ("too many", "too big", "too large", "too deeply", "limit")

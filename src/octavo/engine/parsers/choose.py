@@ -25,7 +25,7 @@ from octavo.engine.parsers.json_formats import (
 )
 from octavo.engine.parsers.pieces import OutputParser, Piece, Text
 from octavo.engine.parsers.pythonic import PythonicParser
-from octavo.engine.parsers.think import THINK, ThinkParser
+from octavo.engine.parsers.think import THINK, Begins, ThinkParser
 from octavo.errors import ConfigError
 
 NONE = "none"
@@ -69,6 +69,7 @@ first that fits counts."""
 _ID_CHARS = string.ascii_letters + string.digits
 
 ToolChoice = Literal["none", "auto", "required", "named"]
+Thoughts = Literal["free", "held", "none"]
 
 
 class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +149,7 @@ def make_parser(
     tool_names: frozenset[str] = frozenset(),
     tool_choice: ToolChoice = "none",
     forced: bool = False,
+    thoughts: Thoughts = "free",
     prompt_end: str = "",
     answer_begin: str = "",
     new_id: Callable[[], str] | None = None,
@@ -158,36 +160,46 @@ def make_parser(
         tool_names: The tools there are; of a named choice, that one.
         tool_choice: "none" leaves calls in the text.
         forced: Whether generation is held to the format of `required` or `named` calls, JSON without any marks.
+        thoughts: "free" as the model likes; "held" where what follows them is held to a grammar, so that the marks are
+            certain; "none" where the answer obeys one from its first character.
         prompt_end: The end of the prompt as text, which tells whether it has opened the reasoning.
         answer_begin: Text of the answer that the prompt holds already, where a message is continued.
     """
     if new_id is None:
         new_id = new_short_id if form.tool_parser == "mistral" else new_call_id
     wants_calls = tool_choice != "none"
-    if not forced and (form.reasoning_parser == GPT_OSS or (wants_calls and form.tool_parser == HARMONY)):
+    if (
+        not forced
+        and thoughts == "free"
+        and (form.reasoning_parser == GPT_OSS or (wants_calls and form.tool_parser == HARMONY))
+    ):
         return HarmonyParser(new_id, with_calls=wants_calls)
     calls: OutputParser | None = None
     if forced:
         calls = (NamedCallParser if tool_choice == "named" else RequiredCallsParser)(tool_names, new_id)
     elif wants_calls and form.tool_parser in TOOL_PARSERS:
         calls = TOOL_PARSERS[form.tool_parser](tool_names, new_id)
-    thoughts = None if forced else _think_parser(form, prompt_end)
-    if thoughts is None:
+    begins = None if thoughts == "none" else thoughts_begin(form, prompt_end)
+    if begins is None:
         return calls
-    thoughts.feed(answer_begin)
-    return thoughts if calls is None else Chain(thoughts, calls)
+    if begins == "unsure" and thoughts == "held":
+        begins = "outside"
+    thinking = ThinkParser(begins, THINK_MARKS[form.reasoning_parser or ""])
+    thinking.feed(answer_begin)
+    return thinking if calls is None else Chain(thinking, calls)
 
 
-def _think_parser(form: OutputFormat, prompt_end: str) -> ThinkParser | None:
-    if form.reasoning_parser is None:
+def thoughts_begin(form: OutputFormat, prompt_end: str) -> Begins | None:
+    """Where the model's thoughts begin, after a prompt that ends so; None where there are none before the answer."""
+    if form.reasoning_parser not in THINK_MARKS:
         return None
-    marks = THINK_MARKS[form.reasoning_parser]
+    opening, closing = THINK_MARKS[form.reasoning_parser]
     ending = prompt_end.rstrip()
-    if ending.endswith(marks[0]):
-        return ThinkParser("inside", marks)
-    if ending.endswith(marks[1]):
+    if ending.endswith(opening):
+        return "inside"
+    if ending.endswith(closing):
         return None
-    return ThinkParser("unsure" if form.reasoning_parser == "deepseek_r1" else "outside", marks)
+    return "unsure" if form.reasoning_parser == "deepseek_r1" else "outside"
 
 
 class Chain:

@@ -8,6 +8,8 @@ from octavo.engine.parsers.scanner import END, Scanner, Steps
 
 THINK = ("<think>", "</think>")
 
+Begins = Literal["inside", "outside", "unsure"]
+
 
 class ThinkParser(Scanner):
     """Everything up to the closing mark is reasoning, and what follows is text.
@@ -20,7 +22,7 @@ class ThinkParser(Scanner):
         marks: The opening and the closing mark.
     """
 
-    def __init__(self, begins: Literal["inside", "outside", "unsure"], marks: tuple[str, str] = THINK) -> None:
+    def __init__(self, begins: Begins, marks: tuple[str, str] = THINK) -> None:
         self._opening, self._closing = marks
         self._begins = begins
         self.in_reasoning = begins != "outside"

@@ -28,8 +28,9 @@ from octavo.server.openai.messages import plain_messages
 from octavo.server.openai.parsed import delta_fields, message_fields
 from octavo.server.openai.protocol import ChatRequest, parse_chat, sampling_params
 from octavo.server.openai.tools import tool_use
-from octavo.server.parsing import Parsing, ToolUse
+from octavo.server.parsing import Parsing
 from octavo.server.sse import json_bytes, send_events
+from octavo.server.tool_use import ToolUse
 
 ANSWER_ROLE = "assistant"
 
@@ -98,7 +99,8 @@ async def open_chat(
     token_ids = await render(context, request, tools)
     if fill and params.max_tokens is not None and len(token_ids) + params.max_tokens > context.engine.max_tokens:
         params = msgspec.structs.replace(params, max_tokens=None)
-    parsing = context.answer_format.parsing(token_ids, params.n, tools, answer_begin=_answer_begin(request))
+    begin = _answer_begin(request)
+    params, parsing = context.answer_format.parsing(token_ids, params, tools, answer_begin=begin)
     shown = frozenset[int]() if parsing is None else parsing.shown_special_ids
     prompts = await prepare(context, [(param, token_ids)], params, request, shown)
     reasoning = None if parsing is None else parsing.reasoning

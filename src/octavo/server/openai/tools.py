@@ -7,9 +7,8 @@ from typing import Any
 
 from octavo.errors import RequestError
 from octavo.server.context import ServerContext
-from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.protocol import ChatRequest
-from octavo.server.parsing import ToolUse
+from octavo.server.tool_use import ToolUse
 
 MAX_TOOLS = 1024
 MAX_DESCRIPTION_CHARS = 1 << 16
@@ -46,10 +45,6 @@ def chosen(context: ServerContext, use: ToolUse, choice: Any) -> ToolUse | None:
     if choice is None or choice == "auto":
         check_auto(context)
         return use
-    if choice != "required" and not isinstance(choice, dict):
-        raise RequestError("tool_choice", choice, _CHOICES)
-    if choice == "required" or choice.get("function"):
-        raise UnsupportedFieldError("tool_choice", f"tool_choice: {str(choice)[:60]} is not supported yet")
     if choice == "required":
         return ToolUse(tools=use.tools, choice="required", parallel=use.parallel)
     function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None

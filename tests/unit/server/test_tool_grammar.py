@@ -1,0 +1,145 @@
+"""What generation is held to: which answers the grammars of tools and of thoughts allow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from octavo.engine.parsers.choose import OutputFormat
+from octavo.engine.tokenizer import Tokenizer
+from octavo.engine.vocabulary import vocabulary
+from octavo.errors import RequestError
+from octavo.server.thinking_grammar import after_thoughts
+from octavo.server.tool_grammar import moved, named_call, required_calls, strict_calls
+from octavo.server.tool_use import ToolUse
+from octavo.structured import StructuredOutputsParams
+from octavo.weights.checkpoint import TokenizerFiles
+from octavo.worker.grammar_store import GrammarStore
+from support.paths import TINYSTORIES
+
+MARKS = ("<think>", "</think>")
+TREE = {
+    "type": "object",
+    "properties": {"left": {"$ref": "#"}, "value": {"$ref": "#/$defs/value"}},
+    "required": ["value"],
+    "additionalProperties": False,
+    "$defs": {"value": {"type": "integer"}},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    files = TokenizerFiles(tokenizer_json=TINYSTORIES / "tokenizer.json", bos_token="<s>", eos_token="</s>")
+    return Tokenizer.load(files)
+
+
+class Allows:
+    """Whether a grammar allows an answer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._store = GrammarStore()
+        self._vocabulary = vocabulary(tokenizer, tokenizer.vocab_size, ())
+        self._store.use_vocabulary(lambda: self._vocabulary)
+
+    def __call__(self, asked: StructuredOutputsParams, answer: str) -> bool:
+        matcher = self._store.matcher(self._store.compile(asked.to_grammar()))
+        assert matcher is not None
+        token_ids = self._vocabulary.encode(answer)
+        return bool(matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting())
+
+
+@pytest.fixture(scope="module")
+def allows(tokenizer: Tokenizer) -> Allows:
+    return Allows(tokenizer)
+
+
+def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
+    function = {"name": name, **({} if parameters is None else {"parameters": parameters}), **more}
+    return {"type": "function", "function": function}
+
+
+def call(name: str, parameters: Any) -> dict[str, Any]:
+    return {"name": name, "parameters": parameters}
+
+
+@pytest.mark.parametrize(
+    ("calls", "right"),
+    [
+        ([call("f", {"value": 1})], True),
+        ([call("f", {"left": {"left": {"value": 2}, "value": 3}, "value": 1}), call("g", {})], True),
+        ([call("f", {"left": {"value": "x"}, "value": 1})], False),
+        ([call("f", {})], False),
+        ([call("g", {"a": 1})], False),
+        ([call("h", {})], False),
+        ([{"name": "g"}], False),
+        ([], False),
+    ],
+)
+def test_required_calls(allows: Allows, calls: list[Any], right: bool) -> None:
+    """References of each tool's schema find their targets, the schema itself included."""
+    use = ToolUse(tools=[tool("f", TREE), tool("g")], choice="required")
+    assert allows(required_calls(use), json.dumps(calls)) == right
+
+
+def test_one_call_where_only_one_may_be(allows: Allows) -> None:
+    use = ToolUse(tools=[tool("g")], choice="required", parallel=False)
+    assert allows(required_calls(use), json.dumps([call("g", {})]))
+    assert not allows(required_calls(use), json.dumps([call("g", {}), call("g", {})]))
+
+
+def test_a_named_call_is_its_arguments(allows: Allows) -> None:
+    use = ToolUse(tools=[tool("g"), tool("f", TREE)], choice="named", name="f")
+    assert allows(named_call(use), '{"value": 5}') and not allows(named_call(use), "[]")
+    assert named_call(use).param == "tools[1].function.parameters"
+    open_schema = ToolUse(tools=[tool("f", {"properties": {}})], choice="named", name="f")
+    assert allows(named_call(open_schema), '{"a": 1}') and not allows(named_call(open_schema), "1")
+
+
+def test_strict_calls_among_free_text(allows: Allows) -> None:
+    use = ToolUse(tools=[tool("f", TREE, strict=True), tool("g", {"type": "string"})])
+    asked = strict_calls(use, OutputFormat(tool_parser="hermes"))
+    assert asked is not None
+    good = '<tool_call>\n{"name": "f", "arguments": {"value": 1}}\n</tool_call>'
+    for answer in ("", "No call.", f"Well. {good}", good + good):
+        assert allows(asked, answer), answer
+    for answer in ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', "<tool_call>\n{}", "<tool_call>"):
+        assert not allows(asked, answer), answer
+    assert strict_calls(ToolUse(tools=[tool("f", TREE)]), OutputFormat(tool_parser="pythonic")) is None
+    with pytest.raises(RequestError) as caught:
+        strict_calls(use, OutputFormat(tool_parser="pythonic"))
+    assert caught.value.param == "tools[0].function.strict"
+
+
+@pytest.mark.parametrize(
+    ("asked", "right", "wrong"),
+    [
+        (StructuredOutputsParams(json={"enum": ["a/b"]}), '"a/b"', '"b"'),
+        (StructuredOutputsParams(json=True), "[1]", "x"),
+        (StructuredOutputsParams(json_object=True), '{"a": "<think>"}', "1"),
+        (StructuredOutputsParams(regex=r"a/\d\/?"), "a/1/", "b/1"),
+        (StructuredOutputsParams(choice=("yes", "no")), "no", "maybe"),
+    ],
+)
+def test_thoughts_are_free_and_what_follows_obeys(
+    allows: Allows, asked: StructuredOutputsParams, right: str, wrong: str
+) -> None:
+    opened, free = (after_thoughts(asked, MARKS, opened=opened) for opened in (True, False))
+    assert opened is not None and free is not None
+    for thoughts in ("</think>", "\nHm: {]\n</think>\n\n"):
+        assert allows(opened, thoughts + right) and not allows(opened, thoughts + wrong)
+        assert allows(free, "<think>" + thoughts + right) and not allows(free, "<think>" + thoughts + wrong)
+    assert allows(free, right) and not allows(free, wrong) and not allows(opened, right)
+
+
+def test_a_grammar_of_ones_own_begins_at_once() -> None:
+    assert after_thoughts(StructuredOutputsParams(grammar='start: "a"'), MARKS, opened=True) is None
+
+
+def test_only_references_into_the_schema_itself_move() -> None:
+    schema = {"a": [{"$ref": "#/x"}, {"$ref": "https://example.com#"}], "properties": {"$ref": {"$ref": "#"}}}
+    assert moved(schema, "#/$defs/t") == {
+        "a": [{"$ref": "#/$defs/t/x"}, {"$ref": "https://example.com#"}],
+        "properties": {"$ref": {"$ref": "#/$defs/t"}},
+    }
