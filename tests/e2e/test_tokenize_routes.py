@@ -61,6 +61,13 @@ def test_messages_have_the_ids_of_a_chat(server: ServerProcess) -> None:
     assert told["tokens"][: len(closed)] == closed and len(closed) < told["count"]
 
 
+def test_tools_are_part_of_the_prompt(server: ServerProcess) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    alone, told = (tokenize(server, messages=MESSAGES, **given)["tokens"] for given in ({}, {"tools": tools}))
+    text = server.post("/detokenize", {"tokens": told}).body["prompt"]
+    assert len(told) > len(alone) and '{"name": "f"}' in text
+
+
 def test_a_long_text_is_tokenized_whole(server: ServerProcess) -> None:
     text = "Once upon a time. " * 20_000
     told = tokenize(server, prompt=text, add_special_tokens=False)

@@ -186,6 +186,18 @@ def test_a_conversation_with_calls_goes_on(chat: Callable[..., Any], repeating: 
     assert answer.choices[0].message.content == "21 C"
 
 
+def test_marks_that_are_control_tokens(start_server: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    """The parser sees them; without tools they are no text. Other control tokens are never seen."""
+    server = start_repeating_chat(start_server, tmp_path, knows="tools [TOOL_CALLS]", control="[TOOL_CALLS]")
+    messages = [{"role": "user", "content": 'Hi. CONTROL[{"name": "get_time", "arguments": {"a": "</s>"}}]'}]
+    [choice] = server.post("/v1/chat/completions", {"messages": messages, "tools": TOOLS}).body["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "get_time", "arguments": '{"a": "</s>"}'} and len(call["id"]) == 9
+    assert choice["message"]["content"] == "Hi."
+    [choice] = server.post("/v1/chat/completions", {"messages": messages}).body["choices"]
+    assert choice["message"]["content"] == 'Hi. [{"name": "get_time", "arguments": {"a": "</s>"}}]'
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

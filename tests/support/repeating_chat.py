@@ -12,11 +12,13 @@ TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 
 
 def start_repeating_chat(
-    start_server: Callable[..., ServerProcess], folder: Path, *flags: str, knows: str = ""
+    start_server: Callable[..., ServerProcess], folder: Path, *flags: str, knows: str = "", control: str = ""
 ) -> ServerProcess:
-    """`knows` stands in a comment of the template, where parsers are chosen by it."""
+    """`knows` stands in a comment of the template, where parsers are chosen by it. `control` is one more control token,
+    which the model says for each `CONTROL` in the message."""
     template, tokenizer = folder / "repeating.jinja", folder / "repeating-tokenizer.json"
-    template.write_text(f"{TEMPLATE}{{# {knows} #}}")
-    write_tokenizer(tokenizer, [" "])
+    said = TEMPLATE.replace(".content", f".content | replace('CONTROL', '{control}')") if control else TEMPLATE
+    template.write_text(f"{said}{{# {knows} #}}")
+    write_tokenizer(tokenizer, [" "], [control] if control else [])
     scripted = ("--executor", "support.repeating:RepeatingExecutor", "--tokenizer", str(tokenizer))
     return start_server(*scripted, "--chat-template", str(template), *flags)

@@ -136,6 +136,7 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             max_logprobs=max_logprobs,
+            shown_special_ids=shown_special_ids,
         )
 
     def check_room(self, num_requests: int = 1, num_tokens: int = 1) -> None:

@@ -20,6 +20,7 @@ from octavo.server.openai.chat import render
 from octavo.server.openai.generation import LONG_PROMPT_CHARS
 from octavo.server.openai.logprobs import token_text
 from octavo.server.openai.protocol import convert, parse_chat
+from octavo.server.openai.tools import tool_use
 from octavo.server.sse import json_bytes
 
 MAX_LONG_AT_ONCE = 2
@@ -95,7 +96,8 @@ class Tokenize(Endpoint[TokenizeRequest]):
         text = request.prompt
         if text is None:
             given = {name: value for name in _CHAT_FIELDS if (value := getattr(request, name)) is not None}
-            return await render(self.context, parse_chat(given, self.context.http)[0])
+            chat, _ = parse_chat(given, self.context.http)
+            return await render(self.context, chat, tool_use(self.context, chat))
         tokenizer, special = self.context.engine.tokenizer, request.add_special_tokens is not False
         return await self._long.run(len(text), lambda: tokenizer.encode(text, add_special_tokens=special))
 
