@@ -93,6 +93,9 @@ class HTTPConfig:
     )
     max_file_bytes: int = setting(100 << 20, "largest file that may be uploaded, in bytes", section=_LIMITS)
     max_files_bytes: int = setting(1 << 30, "all files together, in bytes; more are refused", section=_LIMITS)
+    max_stored_bytes: int = setting(
+        64 << 20, "memory for responses that previous_response_id may name; 0 keeps none", section=_LIMITS
+    )
     max_prompts: int = setting(1024, "prompts in one completions request", section=_LIMITS)
     max_prompt_tokens: int = setting(1 << 20, "tokens in all prompts of one request", section=_LIMITS)
     max_n: int = setting(128, "largest n a request may ask for", section=_LIMITS)
@@ -131,6 +134,7 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("max_prompt_tokens", 1, 1 << 30, " tokens"),
     ("max_file_bytes", 1, 1 << 40, " bytes"),
     ("max_files_bytes", 1, 1 << 50, " bytes"),
+    ("max_stored_bytes", 0, 1 << 40, " bytes"),
     ("max_n", 1, 1 << 14, ""),
     ("max_beam_width", 1, 1 << 10, ""),
     ("max_logprobs", 0, 1 << 20, ""),

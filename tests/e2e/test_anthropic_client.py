@@ -199,6 +199,23 @@ def test_one_call_at_a_time(repeat: Anthropic) -> None:
     assert [block.type for block in none.content] == ["text"] and none.stop_reason == "end_turn"
 
 
+CHOICE: Any = {
+    "name": "pick",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+
+
+def test_an_answer_by_schema(claude: Anthropic) -> None:
+    form: Any = {"format": {"type": "json_schema", "schema": CHOICE["input_schema"]}}
+    message = claude.messages.create(model="tiny", max_tokens=60, messages=USER, output_config=form, **GREEDY)
+    assert json.loads(message.content[0].text)["city"] in ("Rome", "Oslo")  # type: ignore[union-attr]
+
+
 def test_results_of_tools_go_back(repeat: Anthropic, repeating: ServerProcess) -> None:
     """The conversation is the chat that says the same."""
     messages: Any = [

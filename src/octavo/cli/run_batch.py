@@ -54,10 +54,11 @@ async def _answer_all(config: EngineConfig, http: HTTPConfig, lines: IO[bytes], 
     """(requests, failed ones)."""
     from octavo.engine.async_engine import AsyncEngine
     from octavo.server.batches.run import as_they_end, run_raw
+    from octavo.server.responses.store import ResponseStore
     from octavo.server.routes import generation_routes, make_context
 
     engine = await AsyncEngine.start(config)
-    routes = generation_routes(make_context(engine, http))
+    routes = generation_routes(make_context(engine, http), ResponseStore(http.max_stored_bytes))
     order = _InOrder(out)
 
     def work() -> Iterator[tuple[int, Coroutine[Any, Any, LineResult]]]:

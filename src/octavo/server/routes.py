@@ -33,6 +33,8 @@ from octavo.server.openai.models import Models
 from octavo.server.openapi.route import OpenAPI
 from octavo.server.page_files import PAGE_FILES
 from octavo.server.parsing import answer_format
+from octavo.server.responses.routes import OneResponse, Responses
+from octavo.server.responses.store import ResponseStore
 from octavo.server.status import Health, Load, Metrics, Ping, Ready, Version
 from octavo.server.tokens import Detokenize, Tokenize
 
@@ -54,22 +56,24 @@ def make_context(engine: AsyncEngine, http: HTTPConfig) -> ServerContext:
     )
 
 
-def generation_routes(context: ServerContext) -> dict[str, ASGIApp]:
+def generation_routes(context: ServerContext, responses: ResponseStore) -> dict[str, ASGIApp]:
     """The routes that generate, by path. A batch may call them too."""
     return {
         "/v1/chat/completions": ChatCompletions(context),
         "/v1/completions": Completions(context),
         "/v1/messages": Messages(context),
+        "/v1/responses": Responses(context, responses),
     }
 
 
 def build_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
     """See `octavo.server.app.create_app`. `app.state` has the `context`, and `batching`, which is to be started."""
     context = make_context(engine, http)
-    generation = generation_routes(context)
+    responses = ResponseStore(http.max_stored_bytes)
+    generation = generation_routes(context, responses)
     batching = Batching(context, generation)
     app = Starlette(
-        routes=_routes(context, generation, batching),
+        routes=_routes(context, generation, batching, responses),
         middleware=[*_cors(http), Middleware(Gate, context=context, access=Access(http))],
         exception_handlers={HTTPException: _no_such_route},
     )
@@ -89,11 +93,14 @@ def _cors(http: HTTPConfig) -> list[Middleware]:
     return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)]
 
 
-def _routes(context: ServerContext, generation: dict[str, ASGIApp], batching: Batching) -> list[Route]:
+def _routes(
+    context: ServerContext, generation: dict[str, ASGIApp], batching: Batching, responses: ResponseStore
+) -> list[Route]:
     models, published, reset = Models(context), PublishedRoute(context), KVResetRoute(context)
     page = ChatPage()
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation.items()),
+        Route("/v1/responses/{response_id}", OneResponse(responses), methods=["GET", "DELETE"]),
         Route("/v1/messages/count_tokens", CountTokens(context), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", models, methods=["GET"]),

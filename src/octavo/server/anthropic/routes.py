@@ -9,7 +9,7 @@ from starlette.types import Scope, Send
 from octavo.errors import RequestError
 from octavo.server.anthropic.protocol import CountReply, CountRequest, MessagesRequest
 from octavo.server.anthropic.reply import CLOSING, MessageWriter
-from octavo.server.anthropic.translate import FIELD_NAMES, chat_body
+from octavo.server.anthropic.translate import chat_body, field_name
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
 from octavo.server.line import line_of
@@ -30,7 +30,7 @@ class Messages(Endpoint[tuple[MessagesRequest, ChatRequest]]):
         if budget is not None and budget >= request.max_tokens:
             raise RequestError("thinking.budget_tokens", budget, f"less than max_tokens ({request.max_tokens})")
         translated = chat_body(request)
-        with renamed(FIELD_NAMES):
+        with renamed(field_name):
             chat, _ = parse_chat(translated, self.context.http)
         return (request, chat), unknown_fields(body, MessagesRequest)
 
@@ -38,7 +38,7 @@ class Messages(Endpoint[tuple[MessagesRequest, ChatRequest]]):
         self, request: tuple[MessagesRequest, ChatRequest], scope: Scope, send: Send, arrival_s: float
     ) -> None:
         asked, translated = request
-        with renamed(FIELD_NAMES):
+        with renamed(field_name):
             chat = await open_chat(self.context, translated, arrival_s, fill=True)
         writer = MessageWriter(asked, chat, asked.model)
         if asked.stream:
@@ -53,12 +53,12 @@ class CountTokens(Endpoint[ChatRequest]):
     def parse(self, body: dict[str, Any]) -> tuple[ChatRequest, list[str]]:
         request = convert(body, CountRequest)
         translated = chat_body(request)
-        with renamed(FIELD_NAMES):
+        with renamed(field_name):
             chat, _ = parse_chat(translated, self.context.http)
         return chat, unknown_fields(body, CountRequest)
 
     async def answer(self, request: ChatRequest, scope: Scope, send: Send, arrival_s: float) -> None:
         self.context.check_model(request.model)
-        with renamed(FIELD_NAMES):
+        with renamed(field_name):
             token_ids = await render(self.context, request, tool_use(self.context, request))
         await send_json(send, 200, json_bytes(CountReply(input_tokens=len(token_ids))))

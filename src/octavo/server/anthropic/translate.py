@@ -19,18 +19,21 @@ from octavo.server.anthropic.protocol import (
     ToolUseBlock,
 )
 from octavo.server.openai.errors import UnsupportedFieldError
+from octavo.server.translated import by_patterns
 
-FIELD_NAMES = {
-    r"max_completion_tokens": "max_tokens",
-    r"stop(\[.*)?": r"stop_sequences\1",
-    r"response_format(.*)": "output_config.format",
-    r"reasoning_effort": "output_config.effort",
-    r"chat_template_kwargs\.thinking_budget": "thinking.budget_tokens",
-    r"tools(\[\d+\])\.function\.parameters(.*)": r"tools\1.input_schema\2",
-    r"tools(\[\d+\])\.function\.(.*)": r"tools\1.\2",
-    r"tool_choice\.function\.name": "tool_choice.name",
-    r"messages(\[.*)": "messages",
-}
+field_name = by_patterns(
+    {
+        r"max_completion_tokens": "max_tokens",
+        r"stop(\[.*)?": r"stop_sequences\1",
+        r"response_format(.*)": "output_config.format",
+        r"reasoning_effort": "output_config.effort",
+        r"chat_template_kwargs\.thinking_budget": "thinking.budget_tokens",
+        r"tools(\[\d+\])\.function\.parameters(.*)": r"tools\1.input_schema\2",
+        r"tools(\[\d+\])\.function\.(.*)": r"tools\1.\2",
+        r"tool_choice\.function\.name": "tool_choice.name",
+        r"messages(\[.*)": "messages",
+    }
+)
 """What the fields of a chat are called here. Messages are told of as one: a chat has others of them."""
 
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -15,13 +15,12 @@ from octavo.server.batches.records import WINDOW, Batch
 from octavo.server.batches.service import Batching
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
+from octavo.server.metadata import check_metadata
 from octavo.server.openai.protocol import convert
 from octavo.server.sse import json_bytes
 from octavo.server.tokens import unknown_fields
 
 DEFAULT_PAGE, MAX_PAGE = 20, 100
-MAX_METADATA = 16
-MAX_KEY_CHARS, MAX_VALUE_CHARS = 64, 512
 
 
 class ExpiresAfter(msgspec.Struct, kw_only=True):
@@ -85,17 +84,6 @@ class _Create(Endpoint[BatchRequest]):
         batching.files.in_use[file.id] += 1
         batching.worker.add(stored)
         await send_json(send, 200, json_bytes(stored.batch))
-
-
-def check_metadata(metadata: dict[str, str] | None) -> None:
-    """Raises RequestError for more, or longer, than OpenAI allows."""
-    if len(metadata or ()) > MAX_METADATA:
-        raise RequestError("metadata", message=f"metadata: holds more than {MAX_METADATA} entries")
-    for key, value in (metadata or {}).items():
-        if len(key) > MAX_KEY_CHARS or len(value) > MAX_VALUE_CHARS:
-            where = f"metadata.{key[:MAX_KEY_CHARS]}"
-            allowed = f"a name of at most {MAX_KEY_CHARS} characters with a value of at most {MAX_VALUE_CHARS}"
-            raise RequestError(where, message=f"{where}: must be {allowed}")
 
 
 def _check_life(life: ExpiresAfter | None) -> None:

@@ -16,6 +16,8 @@ from octavo.server.batches.records import Batch
 from octavo.server.kv import AuditRequest, PublishRequest, ResetRequest
 from octavo.server.openai.protocol import ChatRequest, CompletionRequest
 from octavo.server.openapi import replies
+from octavo.server.responses.protocol import DeletedResponse, Response, ResponsesRequest
+from octavo.server.responses.protocol import Event as ResponseEvent
 from octavo.server.status import LoadReply, StatusReply, VersionReply
 from octavo.server.tokens import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
 
@@ -49,6 +51,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/completions"): Operation(
         summary="Complete prompts", request=CompletionRequest, reply=replies.Completion, event=replies.Completion
     ),
+    ("POST", "/v1/responses"): Operation(
+        summary="Answer a conversation, or go on with one",
+        request=ResponsesRequest,
+        reply=Response,
+        event=ResponseEvent,
+    ),
+    ("GET", "/v1/responses/{response_id}"): Operation(summary="A response that was kept", reply=Response),
+    ("DELETE", "/v1/responses/{response_id}"): Operation(summary="Forget a response", reply=DeletedResponse),
     ("POST", "/v1/messages"): Operation(
         summary="Answer a conversation, Anthropic's way",
         request=MessagesRequest,
