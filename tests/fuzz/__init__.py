@@ -1,0 +1,1 @@
+"""Bad requests by the thousand, against a real server: `make fuzz-quick`."""
