@@ -15,6 +15,7 @@ from octavo.errors import EngineDeadError, ModelNotFoundError, OverloadedError, 
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.gate import Gate
 from octavo.server.metrics import ServerMetrics
+from octavo.server.openai.errors import MAX_MESSAGE_CHARS, MAX_PARAM_CHARS
 
 
 def answer(error: Exception | None, *, after_start: bool = False, headers: Any = ()) -> tuple[list[Any], ServerMetrics]:
@@ -35,6 +36,12 @@ def answer(error: Exception | None, *, after_start: bool = False, headers: Any =
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": list(headers)}
     asyncio.run(Gate(app, context)(scope, lambda: None, send))  # type: ignore[arg-type, return-value]
     return sent, metrics
+
+
+def test_an_error_is_no_echo() -> None:
+    sent, _ = answer(RequestError("x" * 70_000, message="y" * 70_000))
+    error = json.loads(sent[-1]["body"])["error"]
+    assert len(error["message"]) == MAX_MESSAGE_CHARS and len(error["param"]) == MAX_PARAM_CHARS
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 UNAVAILABLE = "service_unavailable_error"
 
+MAX_MESSAGE_CHARS = 1000
+MAX_PARAM_CHARS = 200
+
 SHUTDOWN_RETRY_AFTER_S = 5
 """Hint to clients of a draining server: by then another replica, or the restarted one, should answer."""
 
@@ -48,6 +51,13 @@ class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     param: str | None = None
     code: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Cut what a client's own words have made endless: an error is no echo."""
+        for name, limit in (("message", MAX_MESSAGE_CHARS), ("param", MAX_PARAM_CHARS)):
+            text = getattr(self, name)
+            if text is not None and len(text) > limit:
+                msgspec.structs.force_setattr(self, name, text[: limit - 3] + "...")
 
     def body(self) -> bytes:
         """The envelope as JSON."""

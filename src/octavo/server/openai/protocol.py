@@ -194,7 +194,7 @@ def _named(message: str) -> RequestError:
     """msgspec's "Expected `int | null`, got `str` - at `$.n`" as an error of that field."""
     match = _TYPE_ERROR.fullmatch(message)
     path = match["path"] if match and match["path"] else None
-    what = match["what"].replace("`", "") if match else message
+    what = (match["what"].replace("`", "") if match else message)[:200]  # it may name a field of the client's
     where = f"{path} (a name)" if match and match["key"] else path
     return RequestError(path, message=f"{where}: {what[:1].lower()}{what[1:]}" if where else what)
 
