@@ -109,7 +109,7 @@ OWN: dict[str, dict[str, list[Any]]] = {
         "max_completion_tokens": [*INTEGER, -1, 0, 5, 2**31],
         "add_generation_prompt": BOOLEAN,
         "chat_template_kwargs": [5, "x", [], {"tokenize": True}, {"messages": []}, {"thinking": {}}],
-        "tools": [[{"type": "function", "function": {"name": "f"}}], 5],
+        "tools": [[{"type": "function", "function": {"name": 7}}], [{"type": "x"}], [{}], [5], "f", 5],
         "tool_choice": ["required", {"type": "function"}],
         "functions": [[{"name": "f"}]],
         "audio": [{"voice": "x"}],
@@ -168,8 +168,8 @@ def test_neighbours_of_bad_requests_are_not_disturbed(server: ServerProcess) -> 
 
 
 def test_unsupported_fields_say_so(server: ServerProcess) -> None:
-    error = server.post(CHAT, {**GOOD[CHAT], "tools": [{"type": "function"}]}).error
-    assert error["param"] == "tools" and error["code"] == "unsupported_parameter"
+    error = server.post(CHAT, {**GOOD[CHAT], "audio": {"voice": "x"}}).error
+    assert error["param"] == "audio" and error["code"] == "unsupported_parameter"
     assert "not supported yet" in error["message"]
 
 
