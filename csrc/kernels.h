@@ -129,6 +129,25 @@ struct LinearArgs {
     KVAhead* ahead = nullptr;  // may be fetched meanwhile
 };
 
+// A screen to be made of a head, that is, of a packed weight [n, k]: see kernels/screen.h.
+struct ScreenArgs {
+    const void* weight;
+    WeightFormat format;  // not in groups
+    int64_t n;
+    int64_t k;      // at most kMaxScreened
+    void* screen;   // screen_bytes() long, aligned to 64
+    float* buffer;  // make_screen_buffer_bytes() long
+};
+constexpr int64_t kMaxScreened = 1 << 16;  // so that sums of products of codes fit 32 bits
+
+// For each row of a product without a bias the column where it is largest, the first among equals.
+struct GreedyArgs {
+    LinearArgs product;  // out: room for n numbers in each row, for whatever
+    const void* screen;
+    void* scratch;       // greedy_scratch_bytes() for each row
+    int32_t* token_ids;  // [num_tokens]
+};
+
 // Rows of a packed weight, as float32 [num_tokens, k].
 struct EmbeddingArgs {
     const void* weight;
@@ -190,6 +209,14 @@ struct Kernels {
     double (*dot_chains)(WeightFormat::Kind kind, int64_t steps, float* result);
     // `rotary` of query and key, then `write_kv`, token by token.
     void (*rotary_write_kv)(const RowArgs& query, const RowArgs& key, const WriteKVArgs& kv, ThreadPool&);
+    size_t (*screen_bytes)(int64_t n, int64_t k);
+    size_t (*make_screen_buffer_bytes)(int64_t k, int num_threads);
+    // False if the weight has something that is not finite, or too large: then there is none.
+    bool (*make_screen)(const ScreenArgs&, ThreadPool&);
+    size_t (*greedy_scratch_bytes)(int64_t k);
+    // False if too much would have to be computed, or a row has something that is not finite, or too large; token_ids
+    // mean nothing then.
+    bool (*greedy)(const GreedyArgs&, ThreadPool&);
 };
 
 namespace portable {

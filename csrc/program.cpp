@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "refuse.h"
+#include "sample.h"
 
 namespace octavo {
 namespace {
@@ -36,6 +37,14 @@ void Matrix::pack(const void* rows, const float* scales, const float* minimums, 
     if (first_row < 0 || num_rows < 0 || first_row > n - num_rows)
         refuse("first_row", "the rows do not fit the matrix's " + std::to_string(n));
     kernels->pack({rows, scales, minimums, first_row, num_rows, k, format, memory.data}, pool);
+}
+
+Screen::Screen(const Matrix& head, Arena& arena, ThreadPool& pool) : head(&head) {
+    if (!fits(head.format, head.k)) refuse("head", "is in groups, or has more than 65536 columns");
+    memory = arena.take(bytes(head));
+    const Memory buffer(head.kernels->make_screen_buffer_bytes(head.k, pool.size()));
+    usable = head.kernels->make_screen({head.memory.data, head.format, head.n, head.k, memory.data, buffer.as<float>()},
+                                       pool);
 }
 
 // Cosines and sines of one set of frequencies: [positions][2][half], grown as positions are met.
@@ -91,6 +100,10 @@ struct Program::Op {
     int window = 0;
     int64_t head_dim = 0;
     Rope* rope = nullptr;
+
+    bool is_plain_product() const {
+        return kind == Kind::kLinear && output == LinearArgs::Output::kStore && vector.empty();
+    }
 };
 
 Program::Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens)
@@ -113,6 +126,15 @@ int Program::add_slot(int64_t width, bool selected) {
 void Program::set_output(View view) {
     check_view("output", view);
     output_ = view;
+}
+
+void Program::set_screen(const Screen& screen) {
+    if (ops_.empty() || ops_.back().matrix != screen.head || !ops_.back().is_plain_product())
+        refuse("screen", "is not of the head that the last op multiplies with");
+    const View& out = ops_.back().out;
+    if (out.slot != output_.slot || out.offset != output_.offset || out.width != output_.width)
+        refuse("screen", "the last op's product is not the output");
+    screen_ = &screen;
 }
 
 void Program::check_view(const char* name, const View& view) const {
@@ -335,11 +357,13 @@ void Program::release_unselected(int64_t num_selected) {
 
 float* Program::at(const View& view) const { return slots_[size_t(view.slot)].memory.as<float>() + view.offset; }
 
+int64_t Program::num_results(const StepInput& in) const { return output_.slot < 0 ? 0 : rows_of(output_.slot, in); }
+
 int64_t Program::rows_of(int slot, const StepInput& in) const {
     return slots_[size_t(slot)].selected ? in.num_selected : in.num_tokens;
 }
 
-void Program::multiply(const Op& op, int num_rows) {
+LinearArgs Program::product_of(const Op& op, int num_rows) {
     const auto stride = [&](const View& view) { return slots_[size_t(view.slot)].width; };
     LinearArgs args{};
     args.x = at(op.x), args.x_stride = stride(op.x);
@@ -357,7 +381,23 @@ void Program::multiply(const Op& op, int num_rows) {
         args.up = at(op.input.up), args.up_stride = stride(op.input.up);
     }
     args.ahead = &ahead_;
-    kernels_.linear(args, pool_);
+    return args;
+}
+
+bool Program::ask_screen(const Op& op, int num_rows, int32_t* token_ids) {
+    if (screen_ == nullptr || !screen_->usable) return false;
+    if (greedy_scratch_.size() == 0)
+        greedy_scratch_ = Memory(kernels_.greedy_scratch_bytes(op.matrix->k) * size_t(max_num_tokens_));
+    const GreedyArgs args{product_of(op, num_rows), screen_->memory.data, greedy_scratch_.as<void>(), token_ids};
+    return kernels_.greedy(args, pool_);
+}
+
+// The last op, and what it is asked for.
+void Program::execute_greedy(const Op& op, const StepInput& in, int32_t* token_ids) {
+    const int64_t num_rows = rows_of(output_.slot, in);
+    if (ask_screen(op, int(num_rows), token_ids)) return;
+    execute(op, in);
+    find_largest(at(output_), slots_[size_t(output_.slot)].width, num_rows, output_.width, token_ids, kernels_, pool_);
 }
 
 // Lets products fetch the KV of the next attention, if there is one from `first_op` on.
@@ -401,7 +441,7 @@ void Program::execute(const Op& op, const StepInput& in) {
                 {op.matrix->memory.data, op.matrix->format, op.matrix->k, in.token_ids, rows.out, rows.num_rows},
                 pool_);
         case Op::Kind::kLinear:
-            return multiply(op, rows.num_rows);
+            return kernels_.linear(product_of(op, rows.num_rows), pool_);
         case Op::Kind::kWriteKV:
             return kernels_.write_kv(written, pool_);
         case Op::Kind::kAttention:
@@ -454,16 +494,22 @@ std::string Program::name_of(const Op& op) {
            std::to_string(op.matrix->k);
 }
 
-void Program::execute_timed(const StepInput& input) {
+// With `token_ids`, these are wanted of the last op instead of its output.
+void Program::execute_all(const StepInput& input, int32_t* token_ids) {
     const clockid_t clock = profile_cpu_time_ ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     const auto now = [&] {
         timespec time{};
         clock_gettime(clock, &time);
         return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
     };
-    double before = now();
+    const bool timed = !op_seconds_.empty();
+    double before = timed ? now() : 0;
     for (size_t i = 0; i < ops_.size(); ++i) {
-        execute(ops_[i], input);
+        if (token_ids != nullptr && i + 1 == ops_.size())
+            execute_greedy(ops_[i], input, token_ids);
+        else
+            execute(ops_[i], input);
+        if (!timed) continue;
         const double after = now();
         op_seconds_[i] += after - before;
         before = after;
@@ -475,11 +521,16 @@ Program::Result Program::run(const StepInput& input) {
     check(input);
     const ThreadPoolStep step(pool_);
     prepare(input);
-    if (!op_seconds_.empty())
-        execute_timed(input);
-    else
-        for (const Op& op : ops_) execute(op, input);
+    execute_all(input, nullptr);
     return {at(output_), rows_of(output_.slot, input), output_.width, slots_[size_t(output_.slot)].width};
+}
+
+void Program::run_greedy(const StepInput& input, int32_t* token_ids) {
+    const std::lock_guard<std::mutex> lock(running_);
+    check(input);
+    const ThreadPoolStep step(pool_);
+    prepare(input);
+    execute_all(input, token_ids);
 }
 
 }  // namespace octavo

@@ -36,6 +36,19 @@ class Matrix {
     Arena::Piece memory;
 };
 
+// What lets a greedy step compute only what could be the largest product with a head: kernels/screen.h.
+class Screen {
+  public:
+    Screen(const Matrix& head, Arena& arena, ThreadPool& pool);
+
+    static bool fits(const WeightFormat& format, int64_t k) { return !format.in_groups() && k <= kMaxScreened; }
+    static size_t bytes(const Matrix& head) { return head.kernels->screen_bytes(head.n, head.k); }
+
+    const Matrix* head;
+    Arena::Piece memory;
+    bool usable;  // otherwise all products are computed
+};
+
 // One step's input, checked by Program::run before anything is computed. As backends/protocol.py StepBatch.
 struct StepInput {
     const int32_t* token_ids;        // [num_tokens]
@@ -77,6 +90,8 @@ class Program {
 
     int add_slot(int64_t width, bool selected);
     void set_output(View view);
+    // Of the last op, which must be a product with the screen's head, without a bias, into the output.
+    void set_screen(const Screen& screen);
 
     void embedding(const Matrix& table, int out);
     void rms_norm(View x, std::vector<float> weight, float eps, int out);
@@ -105,6 +120,13 @@ class Program {
     // Computes one step. Throws std::invalid_argument naming the field when the input breaks its contract; nothing has
     // changed then. Calls from several threads wait for one another.
     Result run(const StepInput& input);
+
+    // The same, but only the index of each row's largest number, the first among equals; -1 if one is NaN or the
+    // largest is not finite.
+    void run_greedy(const StepInput& input, int32_t* token_ids);  // num_results() of them
+
+    // Rows of a step's result.
+    int64_t num_results(const StepInput& input) const;
 
     // From now on each op's time is added up: that of the clock, or the calling thread's CPU time. For benchmarks.
     void start_profile(bool cpu_time);
@@ -143,9 +165,11 @@ class Program {
     float* at(const View& view) const;
     int64_t rows_of(int slot, const StepInput& input) const;
     void execute(const Op& op, const StepInput& input);
-    void multiply(const Op& op, int num_rows);
+    LinearArgs product_of(const Op& op, int num_rows);
+    void execute_greedy(const Op& op, const StepInput& input, int32_t* token_ids);
+    bool ask_screen(const Op& op, int num_rows, int32_t* token_ids);
     void look_ahead(size_t first_op, const StepInput& input);
-    void execute_timed(const StepInput& input);
+    void execute_all(const StepInput& input, int32_t* token_ids);
     static std::string name_of(const Op& op);
 
     const Kernels& kernels_;
@@ -154,6 +178,7 @@ class Program {
     int64_t max_num_tokens_;
     int64_t vocab_size_ = INT32_MAX;
     View output_{-1, 0, 0};
+    const Screen* screen_ = nullptr;
     int64_t max_seq_len_;  // of the block tables and the rotary embeddings
     int max_heads_ = 0;
     size_t linear_scratch_bytes_ = 0;
@@ -169,6 +194,7 @@ class Program {
     int64_t rows_selected_ = 0;  // resident in slots of selected rows
     std::mutex running_;
     Memory linear_scratch_;
+    Memory greedy_scratch_;
     Memory attention_scratch_;
     KVAhead ahead_;
 

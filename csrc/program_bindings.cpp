@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -103,14 +104,13 @@ void silu_mul_linear(Program& self, const ViewTuple& gate, const ViewTuple& up, 
     multiply(self, std::move(input), weight, std::move(bias), out...);
 }
 
-// The result views the program's own memory: valid until the next run.
-nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& token_ids, const Int32s& positions,
-                                               const Int32s& batch_rows, const Int32s& query_start_loc,
-                                               const Int32s& seq_lens, const Int32s& logits_tokens) {
+// A step's arrays, checked against each other, and copied while the GIL is held: another Python thread could change one
+// after it was checked.
+StepInput step_input(const Int32s& token_ids, const Int32s& positions, const Int32s& batch_rows,
+                     const Int32s& query_start_loc, const Int32s& seq_lens, const Int32s& logits_tokens) {
     if (positions.size() != token_ids.size()) throw std::invalid_argument("positions: must be as long as token_ids");
     if (query_start_loc.size() != batch_rows.size() + 1 || seq_lens.size() != batch_rows.size())
         throw std::invalid_argument("query_start_loc, seq_lens: must be one longer than batch_rows, and as long");
-    // Copied while the GIL is held: another Python thread could change an array after it was checked.
     static thread_local std::vector<int32_t> copies;  // kept, so that a step takes no memory
     copies.clear();
     copies.reserve(2 * token_ids.size() + 3 * batch_rows.size() + 1 + logits_tokens.size());
@@ -118,15 +118,22 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
         copies.insert(copies.end(), field.data(), field.data() + field.size());
         return copies.data() + copies.size() - field.size();
     };
-    const StepInput input{copy(token_ids),
-                          copy(positions),
-                          copy(batch_rows),
-                          copy(query_start_loc),
-                          copy(seq_lens),
-                          copy(logits_tokens),
-                          int64_t(token_ids.size()),
-                          int64_t(batch_rows.size()),
-                          int64_t(logits_tokens.size())};
+    return {copy(token_ids),
+            copy(positions),
+            copy(batch_rows),
+            copy(query_start_loc),
+            copy(seq_lens),
+            copy(logits_tokens),
+            int64_t(token_ids.size()),
+            int64_t(batch_rows.size()),
+            int64_t(logits_tokens.size())};
+}
+
+// The result views the program's own memory: valid until the next run.
+nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& token_ids, const Int32s& positions,
+                                               const Int32s& batch_rows, const Int32s& query_start_loc,
+                                               const Int32s& seq_lens, const Int32s& logits_tokens) {
+    const StepInput input = step_input(token_ids, positions, batch_rows, query_start_loc, seq_lens, logits_tokens);
     Program::Result result;
     {
         nb::gil_scoped_release release;
@@ -136,6 +143,20 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& self, const Int32s& toke
             {size_t(result.num_rows), size_t(result.width)},
             nb::find(self),
             {result.stride, 1}};
+}
+
+nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> run_greedy(Program& self, const Int32s& token_ids, const Int32s& positions,
+                                                        const Int32s& batch_rows, const Int32s& query_start_loc,
+                                                        const Int32s& seq_lens, const Int32s& logits_tokens) {
+    const StepInput input = step_input(token_ids, positions, batch_rows, query_start_loc, seq_lens, logits_tokens);
+    const size_t count = size_t(self.num_results(input));
+    auto found = std::make_unique<int32_t[]>(count);
+    {
+        nb::gil_scoped_release release;
+        self.run_greedy(input, found.get());
+    }
+    int32_t* data = found.release();
+    return {data, {count}, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<int32_t*>(p); })};
 }
 
 }  // namespace
@@ -168,6 +189,16 @@ void bind_program(nb::module_& m) {
         .def_prop_ro("has_halves", &Matrix::has_halves, "Whether both halves of its rows begin at panels.")
         .def_prop_ro("nbytes", [](const Matrix& self) { return self.bytes; });
 
+    nb::class_<Screen>(m, "Screen", "What lets a greedy step compute only the products with a head that matter.")
+        .def(nb::init<const Matrix&, Arena&, ThreadPool&>(), nb::arg("head"), nb::arg("arena"), nb::arg("pool"),
+             nb::keep_alive<1, 2>(), nb::call_guard<nb::gil_scoped_release>())
+        .def_static(
+            "fits", [](const Matrix& head) { return Screen::fits(head.format, head.k); }, nb::arg("head"),
+            "Whether there can be one.")
+        .def_static("bytes_for", &Screen::bytes, nb::arg("head"), "Memory that one would take.")
+        .def_prop_ro("nbytes", [](const Screen& self) { return Screen::bytes(*self.head); })
+        .def_ro("usable", &Screen::usable, "False if the head has something that is not finite, or too large.");
+
     nb::class_<Program>(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).")
         .def(
             "__init__",
@@ -179,6 +210,8 @@ void bind_program(nb::module_& m) {
         .def("add_slot", &Program::add_slot, nb::arg("width"), nb::arg("selected"))
         .def(
             "set_output", [](Program& self, const ViewTuple& x) { self.set_output(view(x)); }, nb::arg("view"))
+        .def("set_screen", &Program::set_screen, nb::arg("screen"), nb::keep_alive<1, 2>(),
+             "Of the last op's weight, for run_greedy.")
         .def("embedding", &Program::embedding, nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>())
         .def("rms_norm", [](Program& self, const ViewTuple& x, std::vector<float> weight, float eps,
                             int out) { self.rms_norm(view(x), std::move(weight), eps, out); })
@@ -227,7 +260,12 @@ void bind_program(nb::module_& m) {
         .def("run", &run, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
              nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
              nb::arg("logits_tokens").noconvert(),
-             "One step, in one call. The array views the program's memory and is valid until the next run.");
+             "One step, in one call. The array views the program's memory and is valid until the next run.")
+        .def("run_greedy", &run_greedy, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
+             nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
+             nb::arg("logits_tokens").noconvert(),
+             "The same step, but only where each row's largest result is, the first among equals: int32 [rows]; -1 "
+             "where one is NaN or the largest is not finite.");
 }
 
 }  // namespace octavo

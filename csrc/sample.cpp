@@ -24,6 +24,14 @@ struct Candidate {
 // Best first; the lower id among equals.
 bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
+int64_t num_blocks_of(int64_t n) { return (n + kSampleBlock - 1) / kSampleBlock; }
+
+// Where `top` is first in x, given the largest of each block.
+int32_t first_of(float top, const float* x, int64_t n, const float* block_max) {
+    const int64_t block = std::find(block_max, block_max + num_blocks_of(n), top) - block_max;
+    return int32_t(std::find(x + block * kSampleBlock, x + std::min<int64_t>((block + 1) * kSampleBlock, n), top) - x);
+}
+
 // One thread's memory, kept from call to call.
 struct Space {
     std::vector<float> edited, p, block_max, edited_block_max, block_sum;
@@ -31,7 +39,7 @@ struct Space {
     std::vector<Candidate> candidates, selection;
 
     void resize(size_t vocab_size) {
-        const size_t blocks = (vocab_size + kSampleBlock - 1) / kSampleBlock;
+        const size_t blocks = size_t(num_blocks_of(int64_t(vocab_size)));
         for (auto* v : {&edited, &p}) v->resize(vocab_size);
         for (auto* v : {&block_max, &edited_block_max, &block_sum}) v->resize(blocks);
         count.resize(vocab_size);
@@ -49,7 +57,7 @@ class RowSampler {
     void run(const SampleResult& result);
 
   private:
-    int64_t num_blocks() const { return (size_ + kSampleBlock - 1) / kSampleBlock; }
+    int64_t num_blocks() const { return num_blocks_of(size_); }
     int32_t block_end(int64_t block) const { return int32_t(std::min<int64_t>((block + 1) * kSampleBlock, size_)); }
     bool in_vocab(int32_t id) const { return id >= 0 && id < size_; }
 
@@ -151,8 +159,7 @@ void RowSampler::run(const SampleResult& result) {
 int32_t RowSampler::choose(const float* x, const float* block_max, float top) {
     if (!std::isfinite(top)) return -1;
     if (a_.temperature[row_] > kGreedyTemperature) return draw(x, block_max, top);
-    const int64_t block = std::find(block_max, block_max + num_blocks(), top) - block_max;
-    return int32_t(std::find(x + block * kSampleBlock, x + block_end(block), top) - x);
+    return first_of(top, x, size_, block_max);
 }
 
 int32_t RowSampler::draw(const float* x, const float* block_max, float top) {
@@ -328,6 +335,23 @@ void sample_row(void* context, int64_t row, int thread) {
     RowSampler(*job.args, *job.kernels, job.spaces[thread], row).run(*job.result);
 }
 
+struct LargestJob {
+    const float* logits;
+    int64_t stride, n;
+    int32_t* token_ids;
+    const Kernels* kernels;
+    float* block_max;  // num_blocks_of(n) for each thread
+};
+
+void find_largest_of_row(void* context, int64_t row, int thread) {
+    const LargestJob& job = *static_cast<const LargestJob*>(context);
+    const float* x = job.logits + row * job.stride;
+    float* block_max = job.block_max + thread * num_blocks_of(job.n);
+    bool has_nan = false;
+    const float top = job.kernels->row_max(x, job.n, block_max, &has_nan);
+    job.token_ids[row] = has_nan || !std::isfinite(top) ? -1 : first_of(top, x, job.n, block_max);
+}
+
 uint64_t mix(uint64_t z) {
     z += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -349,6 +373,13 @@ void sample(const SampleArgs& args, const SampleResult& result, const Kernels& k
     for (Space& space : spaces) space.resize(size_t(args.vocab_size));
     Job job{&args, &result, &kernels, spaces.data()};
     pool.parallel_for(args.num_rows, sample_row, &job);
+}
+
+void find_largest(const float* logits, int64_t stride, int64_t num_rows, int64_t n, int32_t* token_ids,
+                  const Kernels& kernels, ThreadPool& pool) {
+    std::vector<float> block_max(size_t(num_blocks_of(n)) * size_t(pool.size()));
+    LargestJob job{logits, stride, n, token_ids, &kernels, block_max.data()};
+    pool.parallel_for(num_rows, find_largest_of_row, &job);
 }
 
 }  // namespace octavo

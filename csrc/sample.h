@@ -54,4 +54,9 @@ float uniform(int64_t seed, int64_t sequence_index, int64_t position);
 // Chooses a token per row, rows in parallel. A row's result does not depend on the others.
 void sample(const SampleArgs& args, const SampleResult& result, const Kernels& kernels, ThreadPool& pool);
 
+// The greedy choice for each of `num_rows` rows of n logits, row i at logits + i * stride: the first of the largest; -1
+// where one is NaN or the largest is not finite.
+void find_largest(const float* logits, int64_t stride, int64_t num_rows, int64_t n, int32_t* token_ids,
+                  const Kernels& kernels, ThreadPool& pool);
+
 }  // namespace octavo

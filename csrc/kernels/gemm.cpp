@@ -3,6 +3,7 @@
 #include "groups.h"
 #include "kernels.h"
 #include "ops.h"
+#include "products.h"
 #include "rows.h"
 #include "simd.h"
 
@@ -88,12 +89,10 @@ void make_row(const LinearArgs& args, int row, int) {
     input_row(args, row, FloatRow{static_cast<float*>(args.scratch) + row * args.k});
 }
 
-// Activations stay float32: those of x where they lie, others in the scratch.
 template <class W>
-void linear_of_floats(const LinearArgs& args, ThreadPool& pool) {
-    if (args.input == LinearArgs::Input::kRows) return run_linear<W>(args, args.x, args.x_stride, pool);
-    convert_rows(args, make_row, pool);
-    run_linear<W>(args, static_cast<const float*>(args.scratch), args.k, pool);
+void run_dense(const LinearArgs& args, const ProductRows& rows, ThreadPool& pool) {
+    using X = typename W::Activation;
+    run_linear<W>(args, static_cast<const X*>(rows.data), rows.stride / int64_t(sizeof(X)), pool);
 }
 
 }  // namespace
@@ -124,22 +123,48 @@ void pack(const PackArgs& args, ThreadPool& pool) {
     pool.parallel_for(last - first + 1, pack_tile, &job);
 }
 
+ProductRows convert_input(const LinearArgs& args, ThreadPool& pool) {
+#if defined(OCTAVO_ISA_avx512)
+    if (args.format.kind == Kind::kBFloat16) {
+        convert_rows(args, round_row, pool);
+        return {args.scratch, (args.k + 1) / 2 * 2 * int64_t(sizeof(uint16_t))};
+    }
+#endif
+    // Activations stay float32: those of x where they lie, others in the scratch.
+    if (args.input == LinearArgs::Input::kRows) return {args.x, args.x_stride * int64_t(sizeof(float))};
+    convert_rows(args, make_row, pool);
+    return {args.scratch, args.k * int64_t(sizeof(float))};
+}
+
+void values_of_row(const LinearArgs& args, const void* row, float* out) {
+#if defined(OCTAVO_ISA_avx512)
+    if (args.format.kind == Kind::kBFloat16) {
+        for (int64_t i = 0; i < args.k; ++i) out[i] = bf16_to_float(static_cast<const uint16_t*>(row)[i]);
+        return;
+    }
+#endif
+    std::memcpy(out, row, size_t(args.k) * sizeof(float));
+}
+
+void multiply_row(const LinearArgs& args, const void* row, int64_t panel, float* out) {
+    args.format.kind == Kind::kBFloat16 ? multiply_row_by<Bf16Weights>(args, row, panel, out)
+                                        : multiply_row_by<FloatWeights>(args, row, panel, out);
+}
+
 void linear(const LinearArgs& args, ThreadPool& pool) {
     if (args.num_tokens == 0) return;
     if (args.format.in_groups()) {
         convert_rows(args, quantise_input, pool);
         return linear_groups(args, quantised_rows(args), pool);
     }
-    if (args.format.kind == Kind::kFloat32) return linear_of_floats<FloatWeights>(args, pool);
-#if defined(OCTAVO_ISA_avx512)
-    convert_rows(args, round_row, pool);
-    run_linear<Bf16Weights>(args, static_cast<const uint16_t*>(args.scratch), (args.k + 1) / 2 * 2, pool);
-#else
-    linear_of_floats<Bf16Weights>(args, pool);
-#endif
+    const ProductRows rows = convert_input(args, pool);
+    if (args.format.kind == Kind::kFloat32) return run_dense<FloatWeights>(args, rows, pool);
+    run_dense<Bf16Weights>(args, rows, pool);
 }
 
-void embedding(const EmbeddingArgs& args, ThreadPool&) {
+void embedding(const EmbeddingArgs& args, ThreadPool&) { embedding_rows(args); }
+
+void embedding_rows(const EmbeddingArgs& args) {
     if (args.format.in_groups()) return embedding_groups(args);
     for (int t = 0; t < args.num_tokens; ++t) {
         const int64_t row = args.token_ids[t], panel = row / COLUMNS, column = row % COLUMNS;

@@ -22,6 +22,7 @@ constexpr int COLUMNS = NV * VF::W;
 struct FloatWeights {
     using Activation = float;
     using Stored = float;
+    static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
@@ -51,6 +52,7 @@ struct FloatWeights {
 struct Bf16Weights {
     using Activation = uint16_t;
     using Stored = uint16_t;
+    static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
     static int64_t panel_elements(int64_t k) { return (k + 1) / 2 * 2 * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
@@ -79,6 +81,7 @@ struct Bf16Weights {
 struct Bf16Weights {
     using Activation = float;
     using Stored = uint16_t;
+    static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }

@@ -259,6 +259,7 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF>
 struct GroupWeights {
     using Activation = uint8_t;
     using Stored = uint8_t;
+    static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = kGroupColumns / VF::W, kMaxRows = kGroupRows;
     static constexpr int kFetchRows = kMaxRows * (BITS == 4 ? 2 : 3) / 4;
     static constexpr GroupLayout kLayout{GROUP, BITS, MINIMUM, HALF};

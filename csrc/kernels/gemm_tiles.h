@@ -9,6 +9,7 @@
 // A format W has
 //   kVectors, kMaxRows      the largest register block
 //   kFetchRows              least rows of a block that is to fetch ahead
+//   kLargestOnly            of each panel the largest product is stored, [rows, panels], instead of all
 //   Activation, Stored      what rows of activations and panels are made of
 //   panel_elements(args)    Stored elements of one panel
 //   block<ROWS, FETCH>(args, a, a_stride, panel, stream, ahead, sum)
@@ -91,6 +92,24 @@ template <class W, int ROWS, bool FETCH>
     }
 }
 
+// The largest of the first `count` columns of a panel.
+template <int NV>
+float largest(const VF (&sum)[NV], int64_t count) {
+    VF top = sum[0];
+    if (count >= NV * VF::W) {
+        for (int v = 1; v < NV; ++v) top = max(top, sum[v]);
+        return lanes_max(top);
+    }
+    top = VF::set1(-INFINITY);
+    for (int v = 0; v < NV && count > v * VF::W; ++v) {
+        float lanes[VF::W];
+        sum[v].store(lanes);
+        for (int64_t i = count - v * VF::W; i < VF::W; ++i) lanes[i] = -INFINITY;
+        top = max(top, VF::load(lanes));
+    }
+    return lanes_max(top);
+}
+
 template <class W, int ROWS, bool FETCH>
 void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cursor* ahead) {
     const LinearArgs& args = *job.args;
@@ -98,6 +117,11 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cur
     VF sum[ROWS][NV];
     const bool gated = args.output == LinearArgs::Output::kSiluMul;
     multiply_panel<W, ROWS, FETCH>(job, row, panel, gated ? job.num_panels + panel : panel + 1, ahead, sum);
+    if constexpr (W::kLargestOnly) {
+        for (int r = 0; r < ROWS; ++r)
+            args.out[(row + r) * args.out_stride + panel] = largest<NV>(sum[r], args.n - panel * NV * VF::W);
+        return;
+    }
     if (gated) {
         VF up[ROWS][NV];
         multiply_panel<W, ROWS, FETCH>(job, row, job.num_panels + panel, panel + 1, ahead, up);
@@ -180,6 +204,17 @@ inline int64_t panels_per_tile(int64_t num_panels, int64_t panel_bytes, int64_t 
         if (time < least_time) best = panels, least_time = time;
     }
     return best;
+}
+
+// One row, as W has it, times one panel.
+template <class W>
+void multiply_row_by(const LinearArgs& args, const void* row, int64_t panel, float* out) {
+    LinearJob<W> job{};
+    job.args = &args;
+    job.a = static_cast<const typename W::Activation*>(row);
+    VF sum[1][W::kVectors];
+    multiply_panel<W, 1, false>(job, 0, panel, panel + 1, nullptr, sum);
+    for (int v = 0; v < W::kVectors; ++v) sum[0][v].store(out + v * VF::W);
 }
 
 template <class W>

@@ -24,6 +24,11 @@ void add(const RowArgs& args, ThreadPool& pool);
 void select(const RowArgs& args, ThreadPool& pool);
 void rotary(const RowArgs& args, ThreadPool& pool);
 void rotary_write_kv(const RowArgs& query, const RowArgs& key, const WriteKVArgs& kv, ThreadPool& pool);
+size_t screen_bytes(int64_t n, int64_t k);
+size_t make_screen_buffer_bytes(int64_t k, int num_threads);
+bool make_screen(const ScreenArgs& args, ThreadPool& pool);
+size_t greedy_scratch_bytes(int64_t k);
+bool greedy(const GreedyArgs& args, ThreadPool& pool);
 double dot_chains(WeightFormat::Kind kind, int64_t steps, float* result);
 
 }  // namespace octavo::OCTAVO_ISA

@@ -34,6 +34,11 @@ const Kernels table = {
     rotary,
     dot_chains,
     rotary_write_kv,
+    screen_bytes,
+    make_screen_buffer_bytes,
+    make_screen,
+    greedy_scratch_bytes,
+    greedy,
 };
 
 }  // namespace octavo::OCTAVO_ISA

@@ -1,4 +1,4 @@
-"""A step is two native calls, forward and sample, and no Python runs between the layers."""
+"""A step is one native call or two, forward and sample, and no Python runs between the layers."""
 
 from __future__ import annotations
 
@@ -52,13 +52,15 @@ class Noted:
         return call if callable(attribute) else attribute
 
 
-def decode_calls(folder: Path, num_layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+def decode_calls(
+    folder: Path, num_layers: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, list[str]]:
     """One decode step of a model with so many layers: Python functions entered, and native calls by name."""
     write_tiny_llama(folder, TinyLlama(num_layers=num_layers))
     executor = LocalExecutor.load(
         EngineConfig.of(model=str(folder), num_blocks=8, max_num_seqs=2), resolve(str(folder))
     )
-    setup = RowSetup(0, [1, 2, 3], 3, 0, SamplingParams(temperature=0.0), 1, 0)
+    setup = RowSetup(0, [1, 2, 3], 3, 0, SamplingParams(temperature=temperature), 1, 0)
     executor.submit(StepPlan(1, [0], [3], [0], [setup], [(0, 0, 0, 1)], [])).result()
     plan = StepPlan(2, [0], [1], [0], [], [], [])
     notes: list[str] = []
@@ -71,23 +73,10 @@ def decode_calls(folder: Path, num_layers: int, monkeypatch: pytest.MonkeyPatch)
     return calls.num_python, notes
 
 
-def test_a_step_is_two_native_calls_whatever_the_depth_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("temperature", "expected"), [(1.0, ["run", "sample"]), (0.0, ["run_greedy"])])
+def test_native_calls_of_a_step_whatever_the_depth_of_the_model(
+    temperature: float, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shallow, deep = (decode_calls(tmp_path / str(n), n, monkeypatch) for n in (2, 12))
-    assert deep[1] == ["run", "sample"]
+    shallow, deep = (decode_calls(tmp_path / str(n), n, temperature, monkeypatch) for n in (2, 12))
+    assert deep[1] == expected
     assert shallow == deep
-
-
-@pytest.mark.parametrize("num_layers", [1, 3])
-def test_the_counter_sees_python_between_layers(num_layers: int, tmp_path: Path) -> None:
-    """The eager reference back end does call Python for each layer: what is counted above can be seen."""
-    write_tiny_llama(tmp_path, TinyLlama(num_layers=num_layers))
-    executor = LocalExecutor.load(
-        EngineConfig.of(model=str(tmp_path), num_blocks=8, max_num_seqs=2, backend="reference"), resolve(str(tmp_path))
-    )
-    setup = RowSetup(0, [1], 1, 0, SamplingParams(temperature=0.0), 1, 0)
-    with Calls() as calls:
-        executor.submit(StepPlan(1, [0], [1], [0], [setup], [(0, 0, 0, 1)], []))
-    executor.close()
-    assert calls.num_python > 60 + 20 * num_layers

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 import octavo._native as _native
-from octavo.backends.cpu_weights import Stack, as_stored, pack, packed_bytes
+from octavo.backends.cpu_weights import CpuWeight, Stack, as_stored, hollow, pack
 from octavo.backends.fusion import Call, View, fuse, last_uses
 from octavo.backends.protocol import (
     Array,
     Float32Array,
+    Int32Array,
     KVShape,
     Ops,
     RopeParams,
@@ -61,6 +62,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.values: list[_Value] = []
         self.calls: list[Call] = []
+        self.screen: _native.Screen | None = None
 
     def embedding(self, table: Weight) -> Tensor:
         if isinstance(table, Stack):
@@ -98,6 +100,10 @@ class _Recorder:
 
     def select(self, x: Tensor) -> Tensor:
         return self._record("select", x.width, (x,), selected=True)
+
+    def logits(self, x: Tensor, head: Weight, screen: Weight | None) -> Tensor:
+        self.screen = screen
+        return self.linear(x, head)
 
     def use(self, x: View) -> None:
         """The next call, or whoever takes the result, reads `x`.
@@ -158,15 +164,23 @@ class CpuProgram:
         self._native = native
 
     def run(self, batch: StepBatch) -> Float32Array:
-        logits: Float32Array = self._native.run(
-            batch.token_ids,
-            batch.positions,
-            batch.batch_rows,
-            batch.query_start_loc,
-            batch.seq_lens,
-            batch.logits_tokens,
-        )
+        logits: Float32Array = self._native.run(*_arrays(batch))
         return logits
+
+    def run_greedy(self, batch: StepBatch) -> Int32Array:
+        tokens: Int32Array = self._native.run_greedy(*_arrays(batch))
+        return tokens
+
+
+def _arrays(batch: StepBatch) -> tuple[Int32Array, ...]:
+    return (
+        batch.token_ids,
+        batch.positions,
+        batch.batch_rows,
+        batch.query_start_loc,
+        batch.seq_lens,
+        batch.logits_tokens,
+    )
 
 
 class CpuBackend:
@@ -221,7 +235,22 @@ class CpuBackend:
         return int(weight.nbytes)
 
     def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
-        return packed_bytes(parts, self.dtype == "bfloat16", self._new_matrix(_native.Arena()))
+        return hollow(parts, self.dtype == "bfloat16", self._new_matrix(_native.Arena())).nbytes
+
+    def screen(self, head: Weight) -> Weight | None:
+        if not self._screened(head):
+            return None
+        screen = _native.Screen(head, self._arena, self._pool)
+        return screen if screen.usable else None
+
+    def screen_bytes(self, parts: Sequence[WeightPart]) -> int:
+        head = hollow(parts, self.dtype == "bfloat16", self._new_matrix(_native.Arena()))
+        return _native.Screen.bytes_for(head) if self._screened(head) else 0
+
+    def _screened(self, head: CpuWeight) -> TypeGuard[_native.Matrix]:
+        """A screen has 8 bits an element: it does not pay for a head that has no more itself, nor where products of
+        8 bits are as slow as others."""
+        return not isinstance(head, Stack) and _native.Screen.fits(head) and self.isa != "portable"
 
     def _new_matrix(self, arena: _native.Arena) -> Callable[[int, int, _native.WeightFormat], _native.Matrix]:
         return lambda rows, columns, kept: _native.Matrix(arena, rows, columns, kept, self.isa)
@@ -259,6 +288,8 @@ class CpuBackend:
             for dead in [r for r in place if last_use[r] == step]:
                 slots.give_back(recorder.values[dead], place.pop(dead))
         native.set_output((place[result.root], result.offset, result.width))
+        if recorder.screen is not None:
+            native.set_screen(recorder.screen)
         return CpuProgram(native)
 
     def sample(self, logits: Array, batch: SampleBatch) -> SampleOutput:

@@ -57,14 +57,18 @@ def pack(
             _pack_block(matrix, block, bf16, start, pool)
             start += len(block)
         pieces.append(matrix)
-    return pieces[0] if len(pieces) == 1 else Stack(tuple(pieces))
+    return _joined(pieces)
 
 
-def packed_bytes(
+def hollow(
     parts: Sequence[WeightPart], bf16: bool, new_matrix: Callable[[int, int, _native.WeightFormat], _native.Matrix]
-) -> int:
-    """Memory that `pack` would take. The matrices it makes on the way stay empty, so that they take none."""
-    return sum(matrix.nbytes for matrix, _ in _empty_pieces(parts, bf16, new_matrix))
+) -> CpuWeight:
+    """What `pack` would make, but empty, so that it takes no memory."""
+    return _joined([matrix for matrix, _ in _empty_pieces(parts, bf16, new_matrix)])
+
+
+def _joined(pieces: list[_native.Matrix]) -> CpuWeight:
+    return pieces[0] if len(pieces) == 1 else Stack(tuple(pieces))
 
 
 def _empty_pieces(

@@ -209,6 +209,9 @@ class Ops(Protocol):
     def select(self, x: Tensor) -> Tensor:
         """Rows of the tokens in `logits_tokens`: `[T, width]` to `[S, width]`."""
 
+    def logits(self, x: Tensor, head: Weight, screen: Weight | None) -> Tensor:
+        """`linear(x, head)`, the decoder's result. `screen`: what `Backend.screen` made of `head`."""
+
 
 class Program(Protocol):
     """A compiled decoder."""
@@ -217,6 +220,10 @@ class Program(Protocol):
         """Compute one step and return the build function's result for it, float32 `[S, width]` (`[T, width]` if the
         function did not select). The array is valid until the next run. T is at most the `max_num_tokens` compiled
         for. The KV of the new tokens is written as a side effect."""
+
+    def run_greedy(self, batch: StepBatch) -> Int32Array:
+        """The same step, but only the tokens that `sample` would choose greedily from its logits as they are: the
+        index of each row's largest, the lowest among equals; -1 where one is NaN or the largest is not finite."""
 
 
 class SampleBatch(msgspec.Struct, kw_only=True):
@@ -287,10 +294,17 @@ class Backend(Protocol):
         end's layout. It serves `linear`, and if all its parts are kept alike also `embedding`."""
 
     def num_bytes(self, weight: Weight) -> int:
-        """Memory that a weight made by `matrix` takes."""
+        """Memory that a weight made by `matrix` or `screen` takes."""
 
     def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
         """Memory that `matrix(parts)` would take. Only shapes and formats count; nothing is read or made."""
+
+    def screen(self, head: Weight) -> Weight | None:
+        """What lets `Program.run_greedy` find the largest of the products with `head` without computing all of them;
+        None where the back end has no such thing, or it would not pay."""
+
+    def screen_bytes(self, parts: Sequence[WeightPart]) -> int:
+        """Memory that `screen(matrix(parts))` would take. As `matrix_bytes`."""
 
     def vector(self, data: Array) -> Weight:
         """A float32 vector from float32 or bfloat16."""

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.bfloat16 import to_bits, to_float32
+from octavo.backends.greedy import greedy
 from octavo.backends.grouped import expand
 from octavo.backends.int8 import dequantise, quantise
 from octavo.backends.protocol import (
     Array,
     Float32Array,
     GroupedWeight,
+    Int32Array,
     KVShape,
     Ops,
     Program,
@@ -169,6 +171,9 @@ class _EagerOps:
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
 
+    def logits(self, x: Tensor, head: Weight, screen: Weight | None) -> Tensor:
+        return self.linear(x, head)
+
     def select(self, x: Tensor) -> Tensor:
         return x[self._batch.logits_tokens]
 
@@ -184,6 +189,9 @@ class _EagerProgram:
             raise ValueError(f"{len(batch.token_ids)} tokens in a program compiled for {self._max_num_tokens}")
         result: Array = self._build(_EagerOps(self._kv, batch))
         return result
+
+    def run_greedy(self, batch: StepBatch) -> Int32Array:
+        return greedy(self.run(batch))
 
 
 class ReferenceBackend:
@@ -218,6 +226,12 @@ class ReferenceBackend:
 
     def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
         return 4 * sum(math.prod(part.shape) for part in parts)
+
+    def screen(self, head: Weight) -> Weight | None:
+        return None
+
+    def screen_bytes(self, parts: Sequence[WeightPart]) -> int:
+        return 0
 
     def vector(self, data: Array) -> Weight:
         return to_float32(data)

@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from octavo.backends import reference
+from octavo.backends.greedy import greedy
 from octavo.backends.grouped import expand
 from octavo.backends.protocol import (
     Array,
@@ -158,6 +159,9 @@ class _EagerOps:
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
 
+    def logits(self, x: Tensor, head: Weight, screen: Weight | None) -> Tensor:
+        return self.linear(x, head)
+
     def select(self, x: Tensor) -> Tensor:
         return x[_tensor(self._batch.logits_tokens)]
 
@@ -174,6 +178,9 @@ class _EagerProgram:
         with torch.inference_mode():
             result: Array = self._build(_EagerOps(self._kv, batch)).contiguous().numpy()
         return result
+
+    def run_greedy(self, batch: StepBatch) -> Int32Array:
+        return greedy(self.run(batch))
 
 
 class TorchBackend:
@@ -222,6 +229,12 @@ class TorchBackend:
 
     def matrix_bytes(self, parts: Sequence[WeightPart]) -> int:
         return int(_DTYPES[self.dtype].itemsize) * sum(math.prod(part.shape) for part in parts)
+
+    def screen(self, head: Weight) -> Weight | None:
+        return None
+
+    def screen_bytes(self, parts: Sequence[WeightPart]) -> int:
+        return 0
 
     def vector(self, data: Array) -> Weight:
         return _tensor(data).float()

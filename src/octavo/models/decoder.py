@@ -35,6 +35,8 @@ class DecoderWeights(msgspec.Struct, kw_only=True):
     layers: list[LayerWeights]
     norm: Weight
     head: Weight
+    screen: Weight | None = None
+    """Of `head`: see `Backend.screen`."""
     formats: tuple[str, ...] = ()
     """How the matrices are kept, for people; what most elements are in first."""
     num_bytes: int = 0
@@ -52,7 +54,7 @@ def decoder(spec: DecoderSpec, weights: DecoderWeights) -> Callable[[Ops], Tenso
                 x, attended = ops.select(x), ops.select(attended)
             x = ops.add(x, ops.linear(attended, w.output, w.output_bias))
             x = ops.add(x, _mlp(ops, spec, w, ops.rms_norm(x, w.mlp_norm, spec.norm_eps)))
-        return ops.linear(ops.rms_norm(x, weights.norm, spec.norm_eps), weights.head)
+        return ops.logits(ops.rms_norm(x, weights.norm, spec.norm_eps), weights.head, weights.screen)
 
     return build
 

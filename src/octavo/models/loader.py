@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from octavo.backends.protocol import Backend, Weight
+from octavo.backends.protocol import Backend, Weight, WeightPart
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.decoder import DecoderWeights, LayerWeights
 from octavo.models.matrices import EMBEDDING, HEAD, MatrixReader, MatrixSizer, read_stacked
@@ -58,11 +58,13 @@ def weight_size(
 
 def _load(reader: _Reader, spec: DecoderSpec) -> DecoderWeights:
     embedding = reader.matrix([EMBEDDING])
+    head = embedding if spec.tied_embeddings else reader.matrix([HEAD])
     weights = DecoderWeights(
         embedding=embedding,
         layers=[_layer(reader, f"model.layers.{index}.") for index in range(spec.num_layers)],
         norm=reader.vector([NORM]),
-        head=embedding if spec.tied_embeddings else reader.matrix([HEAD]),
+        head=head,
+        screen=reader.screen(head, [EMBEDDING if spec.tied_embeddings else HEAD]),
     )
     weights.formats, weights.num_bytes = reader.formats(), reader.num_bytes
     return weights
@@ -142,9 +144,19 @@ class _Reader:
 
     def matrix(self, names: Sequence[str]) -> Weight:
         """Tensors row-wise below each other. Floats that follow each other are read into one array."""
-        weight = self._backend.matrix(self._matrices.parts({name: self._shapes[name] for name in names}))
+        weight = self._backend.matrix(self._parts(names))
         self.num_bytes += self._backend.num_bytes(weight)
         return weight
+
+    def screen(self, head: Weight, names: Sequence[str]) -> Weight | None:
+        """Of the matrix of these tensors."""
+        screen = self._backend.screen(head)
+        if screen is not None:
+            self.num_bytes += self._backend.num_bytes(screen)
+        return screen
+
+    def _parts(self, names: Sequence[str]) -> list[WeightPart]:
+        return self._matrices.parts({name: self._shapes[name] for name in names})
 
     def vector(self, names: Sequence[str]) -> Weight:
         shapes = {name: self._shapes[name] for name in names}
@@ -169,7 +181,11 @@ class _Sizer(_Reader):
     """Counts what a _Reader would make, and makes nothing."""
 
     def matrix(self, names: Sequence[str]) -> Weight:
-        self.num_bytes += self._backend.matrix_bytes(self._matrices.parts({n: self._shapes[n] for n in names}))
+        self.num_bytes += self._backend.matrix_bytes(self._parts(names))
+        return None
+
+    def screen(self, head: Weight, names: Sequence[str]) -> Weight | None:
+        self.num_bytes += self._backend.screen_bytes(self._parts(names))
         return None
 
     def vector(self, names: Sequence[str]) -> Weight:

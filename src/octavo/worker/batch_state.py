@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from octavo.backends.protocol import Float32Array, Int32Array, TokenMask
 from octavo.core.step import RowFork, RowSetup
+from octavo.messages import GREEDY_TEMPERATURE
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -53,6 +54,8 @@ class BatchState:
         self.num_prompt_logprobs: Int32Array = np.full(n, -1, np.int32)
         self.min_tokens: Int32Array = np.zeros(n, np.int32)
         self.has_penalties = np.zeros(n, np.bool_)
+        self.takes_largest = np.zeros(n, np.bool_)
+        """Rows whose next token is that of their largest logit, and nothing else of the logits is asked for."""
         self.bias: dict[int, tuple[Int32Array, Float32Array]] = {}
         """Rows with a logit bias: token ids and what is added."""
         self.stop_ids: dict[int, Int32Array] = {}
@@ -102,6 +105,9 @@ class BatchState:
             self.allowed[row] = mask_of(params.allowed_token_ids)
         if setup.bad_token_ids:
             self.bad_token_ids[row] = setup.bad_token_ids
+        wants_more = params.logprobs is not None or setup.num_candidates > 0
+        edits = self.has_penalties[row] or setup.grammar_id is not None or any(row in w for w in self._wishes)
+        self.takes_largest[row] = params.temperature <= GREEDY_TEMPERATURE and not wants_more and not edits
         if setup.num_candidates > 0:
             self.num_candidates[row] = max(setup.num_candidates, params.logprobs or 0)
 
@@ -136,6 +142,7 @@ class BatchState:
         self.num_prompt_logprobs[row] = -1
         self.min_tokens[row] = 0
         self.has_penalties[row] = False
+        self.takes_largest[row] = False
 
     def banned_stops(self, row: int, length: int | None = None) -> Int32Array | None:
         """The tokens by which a row of so many tokens (by default, those it has) may not stop yet."""

@@ -118,18 +118,29 @@ class ModelRunner:
             drafts, draft_s = draft(self._drafter, plan, rows, sampled)
             counts = counts if drafts is None else counts + drafts.counts
         batch, last, prompt_tokens = self._step_batch(rows, counts, sources, drafts, shared=sources is not sampled)
-        logits = self._program.run(batch)
-        self._state.num_computed[rows] += counts
-        if plan.sample_sources:
-            self._state.num_computed[sampled] = self._state.num_computed[sources]
-        prompt_logprobs = None
-        if prompt_tokens is not None:
-            prompt_logprobs = self._prompt_logprobs(batch, logits, prompt_tokens)
-        if batch.logits_tokens is not last:
-            logits = logits[np.searchsorted(batch.logits_tokens, last)]
-        result = self._sample(plan, logits, sampled, drafts, prompt_logprobs)
+        if drafts is None and batch.logits_tokens is last and self._state.takes_largest[sampled].all():
+            tokens = self._program.run_greedy(batch)
+            self._advance(rows, counts, sampled, sources)
+            result = self._result(plan, self._append(sampled, tokens))
+        else:
+            logits = self._program.run(batch)
+            self._advance(rows, counts, sampled, sources)
+            prompt_logprobs = None
+            if prompt_tokens is not None:
+                prompt_logprobs = self._prompt_logprobs(batch, logits, prompt_tokens)
+            if batch.logits_tokens is not last:
+                logits = logits[np.searchsorted(batch.logits_tokens, last)]
+            result = self._sample(plan, logits, sampled, drafts)
+            result.prompt_logprobs = prompt_logprobs
         result.forward_s, result.draft_s = time.perf_counter() - started, draft_s
         return result
+
+    def _advance(self, rows: Int32Array, counts: Int32Array, sampled: Int32Array, sources: Int32Array) -> None:
+        """The rows have computed so many tokens; a row sampled from another's has computed what that one has."""
+        computed = self._state.num_computed
+        computed[rows] += counts
+        if sources is not sampled:
+            computed[sampled] = computed[sources]
 
     def _step_batch(
         self, rows: Int32Array, counts: Int32Array, sources: Int32Array, drafts: Drafts | None, *, shared: bool
@@ -184,29 +195,38 @@ class ModelRunner:
             found.append(PromptLogprobs(row, first, logprobs_of(wanted, next_tokens, k)))
         return found
 
-    def _sample(
-        self,
-        plan: StepPlan,
-        logits: Array,
-        rows: Int32Array,
-        drafts: Drafts | None,
-        prompt_logprobs: list[PromptLogprobs] | None,
-    ) -> StepResult:
+    def _sample(self, plan: StepPlan, logits: Array, rows: Int32Array, drafts: Drafts | None) -> StepResult:
         if not len(rows):
-            return StepResult(plan.step_id, [], prompt_logprobs=prompt_logprobs)
+            return StepResult(plan.step_id, [])
         self._masks = self._grammars.masks()
         beams = self._state.num_candidates
         choose = self._choose if not beams or beams.keys().isdisjoint(plan.sample_rows) else self._choose_beside_beams
-        drafted: list[Drafted] = []
         if drafts is None:
             tokens, logprobs = choose(logits, rows)
-        else:
-            tokens, logprobs, drafted = drafts.settle(self._state, *choose(logits, drafts.rows, drafts.ahead))
-        result = StepResult(plan.step_id, tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, drafted=drafted)
-        if min(tokens) < 0:
-            parallel = logits if drafts is None else None
-            explain_failures(result, plan.sample_rows, self._grammars, self._state, parallel)
+            return self._result(plan, tokens, logprobs, logits=logits)
+        return self._result(plan, *drafts.settle(self._state, *choose(logits, drafts.rows, drafts.ahead)))
+
+    def _result(
+        self,
+        plan: StepPlan,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs | None] | None = None,
+        drafted: list[Drafted] | None = None,
+        *,
+        logits: Array | None = None,
+    ) -> StepResult:
+        """`logits`: of the tokens, if they are at hand."""
+        result = StepResult(plan.step_id, tokens, logprobs=logprobs, drafted=drafted or [])
+        if min(tokens, default=0) < 0:
+            explain_failures(result, plan.sample_rows, self._grammars, self._state, logits)
         return result
+
+    def _append(self, rows: Int32Array, tokens: Int32Array) -> list[int]:
+        """Add each row's token, but not -1, which says that there is none."""
+        good = tokens >= 0
+        self._state.append(rows[good], tokens[good])
+        listed: list[int] = tokens.tolist()
+        return listed
 
     def _choose(
         self, logits: Array, rows: Int32Array, ahead: Int32Array | None = None
@@ -214,13 +234,10 @@ class ModelRunner:
         """Choose a token for each row, -1 where that failed, and append it unless it is among drafts."""
         batch = sample_batch(self._state, rows, ahead, self._masks)
         output = self._backend.sample(logits, batch)
-        tokens = output.token_ids
-        if ahead is None:
-            good = tokens >= 0
-            self._state.append(rows[good], tokens[good])
+        tokens = self._append(rows, output.token_ids) if ahead is None else output.token_ids.tolist()
         if self._masks:
-            self._grammars.accept(rows, tokens)
-        return tokens.tolist(), token_logprobs(output, batch.num_logprobs)
+            self._grammars.accept(rows, output.token_ids)
+        return tokens, token_logprobs(output, batch.num_logprobs)
 
     def _choose_beside_beams(
         self, logits: Array, rows: Int32Array, ahead: Int32Array | None = None

@@ -10,8 +10,9 @@ import time
 
 import numpy as np
 
-from octavo.backends.protocol import Backend, Program, SampleBatch, StepBatch
+from octavo.backends.protocol import Array, Backend, Int32Array, Program, SampleBatch, StepBatch
 from octavo.core.step import StepPlan, StepResult
+from octavo.messages import TokenLogprobs
 from octavo.worker.batch_state import BatchState
 from octavo.worker.failures import explain_failures
 from octavo.worker.grammar_rows import GrammarRows
@@ -58,29 +59,35 @@ class SteadyDecode:
             seq_lens=seq_lens,
             logits_tokens=self._logits_tokens,
         )
-        logits = self._program.run(batch)
-        state.num_computed[rows] = seq_lens
-        sampling = self._sampling
-        masks = None
-        if sampling is None:
-            masks = self._grammars.masks()
-            sampling = sample_batch(state, self._rows, masks=masks)
+        logits: Array | None = None
+        if self._takes_largest:
+            tokens, logprobs = self._program.run_greedy(batch), None
         else:
-            sampling.position = seq_lens  # a sampled row has computed all of its tokens
-        output = self._backend.sample(logits, sampling)
-        token_ids: list[int] = output.token_ids.tolist()
-        result = StepResult(plan.step_id, token_ids, logprobs=token_logprobs(output, sampling.num_logprobs))
-        if min(token_ids) >= 0:
-            state.tokens[rows, seq_lens] = output.token_ids
+            logits = self._program.run(batch)
+            tokens, logprobs = self._sample(logits, seq_lens)
+        state.num_computed[rows] = seq_lens
+        result = StepResult(plan.step_id, tokens.tolist(), logprobs=logprobs)
+        if min(result.token_ids) >= 0:
+            state.tokens[rows, seq_lens] = tokens
             state.num_tokens[rows] = seq_lens + 1
         else:
             explain_failures(result, plan.rows, self._grammars, state, logits)
-            good = output.token_ids >= 0
-            state.append(self._rows[good], output.token_ids[good])
-        if masks:
-            self._grammars.accept(self._rows, output.token_ids)
+            good = tokens >= 0
+            state.append(self._rows[good], tokens[good])
         result.forward_s = time.perf_counter() - started
         return result
+
+    def _sample(self, logits: Array, seq_lens: Int32Array) -> tuple[Int32Array, list[TokenLogprobs | None] | None]:
+        sampling, masks = self._sampling, None
+        if sampling is None:
+            masks = self._grammars.masks()
+            sampling = sample_batch(self._state, self._rows, masks=masks)
+        else:
+            sampling.position = seq_lens  # a sampled row has computed all of its tokens, this step's included
+        output = self._backend.sample(logits, sampling)
+        if masks:
+            self._grammars.accept(self._rows, output.token_ids)
+        return output.token_ids, token_logprobs(output, sampling.num_logprobs)
 
     def _take_rows(self, rows: list[int]) -> None:
         count, state = len(rows), self._state
@@ -89,6 +96,7 @@ class SteadyDecode:
         self._index = np.array(rows, np.intp)  # what numpy indexes by without a conversion
         self._query_start_loc = np.arange(count + 1, dtype=np.int32)
         self._logits_tokens = np.arange(count, dtype=np.int32)
+        self._takes_largest = bool(state.takes_largest[self._index].all())
         wishes = (state.stop_ids, state.bad_token_ids, self._grammars)
         changes = bool(state.has_penalties[self._index].any()) or any(row in w for w in wishes for row in rows)
         self._sampling: SampleBatch | None = None if changes else sample_batch(state, self._rows)

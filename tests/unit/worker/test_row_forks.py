@@ -52,7 +52,7 @@ def test_a_twin_has_all_but_the_index() -> None:
     state.fork(RowFork(0, 2, 6))
     # Its prompt is scored once, by the first sequence.
     assert seen(state, 2) == {**seen(state, 0), "sequence_index": 6, "num_prompt_logprobs": -1}
-    assert len(seen(state, 0)) == 22
+    assert len(seen(state, 0)) == 23
 
 
 def test_a_twin_of_a_plain_row_keeps_nothing_of_who_was_there_before() -> None:

@@ -1,0 +1,304 @@
+// The largest product of a row with a head, without most of the products.
+#include "screen.h"
+
+#include "ops.h"
+#include "products.h"
+#include "quantise.h"
+
+namespace octavo::OCTAVO_ISA {
+namespace {
+
+constexpr float kLimit = 127;
+// Outside these nothing is said about sizes whose squares overflow, or products that round to nothing.
+constexpr float kLeastNorm = 1e-15f, kMostNorm = 1e15f;
+constexpr float kTiny = 1e-30f;
+// Panels computed for one row before it is cheaper to compute all of them: one thread does these.
+int64_t most_panels(int64_t n) { return 4 + screen_panels(n) / 16; }
+
+// The sizes below are sums of k squares in float32, one after the other.
+float loosened(int64_t k) { return 1.0f + float(k + 8192) * (1.0f / (1 << 23)); }
+
+// What rounding can do: at most k + some additions and as many products in `linear`, the stages of two rotations, and
+// the conversion of a sum of integers, each half a unit in the last place of what is at most |x| |w|; twice that.
+float rounding(int64_t k) { return float(k + 64) * (1.0f / (1 << 23)); }
+
+int64_t rotated(int64_t k) {
+    int64_t size = 1;
+    while (size < kMaxRotated && k % (2 * size) == 0) size *= 2;
+    return size;
+}
+
+// R of screen.h for `lanes` rows side by side: x[k][lanes].
+template <int LANES>
+void rotate(float* x, int64_t k) {
+    const int64_t size = rotated(k);
+    const float scale = 1.0f / std::sqrt(float(size));
+    for (int64_t begin = 0; begin < k; begin += size) {
+        float* part = x + begin * LANES;
+        for (int64_t half = 1; half < size; half *= 2)
+            for (int64_t first = 0; first < size; first += 2 * half)
+                for (int64_t i = first * LANES; i < (first + half) * LANES; ++i) {
+                    const float a = part[i], b = part[i + half * LANES];
+                    part[i] = a + b;
+                    part[i + half * LANES] = a - b;
+                }
+        for (int64_t i = 0; i < size * LANES; ++i) part[i] *= scale;
+    }
+}
+
+// --- making one ------------------------------------------------------------------------------------------------------
+
+constexpr int kLanes = 16;  // columns at a time
+static_assert(kScreenColumns % kLanes == 0);
+
+struct MakeJob {
+    const ScreenArgs* args;
+    int32_t refused = 0;
+};
+
+// Columns [first, first + kLanes) of a panel, whose rows of the head are x[k][kLanes]. False if one is not finite, or
+// too large.
+bool round_columns(const ScreenArgs& args, int64_t panel, int64_t first, float* x, float* most_norm, float* most_lost) {
+    uint8_t* out = static_cast<uint8_t*>(args.screen) + screen_panels_at(args.n) + panel * screen_panel_bytes(args.k);
+    float norm[kLanes], top[kLanes], lost[kLanes], scale[kLanes], inverse[kLanes];
+    for (int c = 0; c < kLanes; c += VF::W) {
+        VF sum = VF::zero();
+        for (int64_t i = 0; i < args.k; ++i) {
+            const VF element = VF::load(x + i * kLanes + c);
+            sum = fma(element, element, sum);
+        }
+        sum.store(norm + c);
+    }
+    rotate<kLanes>(x, args.k);
+    for (int c = 0; c < kLanes; c += VF::W) {
+        VF size = VF::zero();
+        for (int64_t i = 0; i < args.k; ++i) {
+            const VF element = VF::load(x + i * kLanes + c);
+            size = max(max(element, VF::zero() - element), size);
+        }
+        size.store(top + c);
+    }
+    for (int c = 0; c < kLanes; ++c) {
+        scale[c] = top[c] / kLimit;
+        inverse[c] = scale[c] > kTiny ? 1.0f / scale[c] : 0.0f;
+    }
+    std::memcpy(out + first * 4, scale, sizeof scale);
+    out += (kScreenColumns + first) * 4;
+    const VF limit = VF::set1(kLimit), least = VF::set1(-kLimit);
+    for (int c = 0; c < kLanes; c += VF::W) {
+        const VF by = VF::load(inverse + c), each = VF::load(scale + c);
+        VF sum = VF::zero();
+        for (int64_t quad = 0; quad < quads_of(args.k); ++quad) {
+            uint32_t codes[VF::W] = {};
+            for (int i = 0; i < 4 && quad * 4 + i < args.k; ++i) {
+                const VF element = VF::load(x + (quad * 4 + i) * kLanes + c);
+                const VF whole = min(max(round(element * by), least), limit);
+                const VF off = element - each * whole;
+                sum = fma(off, off, sum);
+                int32_t code[VF::W];
+                whole.store_i32(code);
+                for (int j = 0; j < VF::W; ++j) codes[j] |= uint32_t(code[j] + kScreenZero) << (8 * i);
+            }
+            std::memcpy(out + (quad * kScreenColumns + c) * 4, codes, sizeof codes);
+        }
+        sum.store(lost + c);
+    }
+    bool good = true;
+    for (int c = 0; c < kLanes; ++c) {
+        good &= norm[c] < kMostNorm * kMostNorm;  // not so a NaN
+        *most_norm = norm[c] > *most_norm ? norm[c] : *most_norm;
+        *most_lost = lost[c] > *most_lost ? lost[c] : *most_lost;
+    }
+    return good;
+}
+
+// Rows [first, first + kLanes) of the head side by side, columns[k][kLanes]; zeros past the last one.
+void read_columns(const ScreenArgs& args, int64_t first, float* rows, float* columns) {
+#if defined(OCTAVO_ISA_avx512)
+    if (args.format.kind == WeightFormat::Kind::kBFloat16 && args.k % 2 == 0) {  // they lie like that, in pairs
+        const auto* pairs = static_cast<const uint16_t*>(args.weight) +
+                            first / COLUMNS * Bf16Weights::panel_elements(args.k) + first % COLUMNS * 2;
+        for (int64_t i = 0; i < args.k; i += 2) {
+            const __m512i pair = _mm512_loadu_si512(pairs + i * COLUMNS);
+            VF{_mm512_castsi512_ps(_mm512_slli_epi32(pair, 16))}.store(columns + i * kLanes);
+            VF{_mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)))}.store(columns +
+                                                                                             (i + 1) * kLanes);
+        }
+        return;
+    }
+#endif
+    int32_t ids[kLanes];
+    int count = 0;
+    for (int64_t row = first; count < kLanes && row < args.n; ++row) ids[count++] = int32_t(row);
+    embedding_rows({args.weight, args.format, args.k, ids, rows, count});
+    for (int64_t i = 0; i < args.k; ++i)
+        for (int c = 0; c < kLanes; ++c) columns[i * kLanes + c] = c < count ? rows[c * args.k + i] : 0.0f;
+}
+
+void make_panel(void* context, int64_t panel, int thread) {
+    MakeJob& job = *static_cast<MakeJob*>(context);
+    const ScreenArgs& args = *job.args;
+    float* rows = args.buffer + thread * 2 * args.k * kLanes;
+    float* columns = rows + args.k * kLanes;
+    float most_norm = 0, most_lost = 0;
+    for (int64_t first = 0; first < kScreenColumns; first += kLanes) {
+        read_columns(args, panel * kScreenColumns + first, rows, columns);
+        if (!round_columns(args, panel, first, columns, &most_norm, &most_lost))
+            __atomic_store_n(&job.refused, 1, __ATOMIC_RELAXED);
+    }
+    auto* norms = static_cast<float*>(args.screen);
+    norms[panel] = std::sqrt(most_norm), norms[screen_panels(args.n) + panel] = std::sqrt(most_lost);
+}
+
+// --- asking it -------------------------------------------------------------------------------------------------------
+
+// What the bounds of a row depend on.
+struct Sizes {
+    float norm;     // |x|
+    float rounded;  // |a|
+    float lost;     // |Rx - a|
+};
+
+struct AskJob {
+    const GreedyArgs* args;
+    ProductRows exact;
+    float* values;  // for each row [k]
+    uint8_t* rows;  // for each row screen_row_bytes
+    Sizes* sizes;   // for each row
+};
+
+constexpr int32_t kUndecided = -2;
+
+void prepare_row(void* context, int64_t row, int) {
+    const AskJob& job = *static_cast<const AskJob*>(context);
+    const LinearArgs& product = job.args->product;
+    const int64_t k = product.k;
+    float* x = job.values + row * k;
+    values_of_row(product, job.exact.row(row), x);
+    float norm = 0;
+    for (int64_t i = 0; i < k; ++i) norm += x[i] * x[i];
+    rotate<1>(x, k);
+    const float scale = integer_scale(x, int(k), kLimit);
+    uint8_t* out = job.rows + row * screen_row_bytes(k);
+    float lost = 0;
+    int64_t sum = 0, squares = 0;
+    for (int64_t quad = 0; quad < quads_of(k); ++quad) {
+        int32_t codes[4] = {};
+        for (int i = 0; i < 4 && quad * 4 + i < k && scale > 0; ++i) {
+            const float element = x[quad * 4 + i];
+            const float ratio = std::nearbyint(element / scale);
+            codes[i] = int32_t(ratio < -kLimit ? -kLimit : ratio > kLimit ? kLimit : ratio);
+            const float off = element - scale * float(codes[i]);
+            lost += off * off;
+            sum += codes[i], squares += codes[i] * codes[i];
+        }
+        put_quad(codes, quad, out);
+    }
+    const ScreenRow head{scale, int32_t(-kScreenZero * sum), 0};
+    std::memcpy(out, &head, sizeof head);
+    job.sizes[row] = {std::sqrt(norm), scale * std::sqrt(float(squares)), std::sqrt(lost)};
+}
+
+// Where the largest number is first.
+int64_t first_largest(const float* x, int64_t count) {
+    VF top = VF::set1(-INFINITY);
+    const int64_t whole = count / VF::W * VF::W;
+    for (int64_t i = 0; i < whole; i += VF::W) top = max(top, VF::load(x + i));
+    float largest = lanes_max(top);
+    for (int64_t i = whole; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
+    int64_t at = 0;
+    while (at + 1 < count && x[at] != largest) ++at;
+    return at;
+}
+
+// Makes of the largest rounded product of each panel the largest that any of its exact ones can be. Returns the panel
+// where that is largest.
+int64_t bound(const AskJob& job, const Sizes& row, float* panels) {
+    const LinearArgs& product = job.args->product;
+    const int64_t count = screen_panels(product.n);
+    const float loose = loosened(product.k);
+    const float rounds = rounding(product.k);
+    const VF per_norm = VF::set1(loose * (row.lost + rounds * (row.norm + row.rounded)));
+    const VF per_lost = VF::set1(loose * row.rounded * (1 + rounds)), tiny = VF::set1(kTiny);
+    const auto* norms = static_cast<const float*>(job.args->screen);
+    for (int64_t i = 0; i < count; i += VF::W) {
+        const int lanes = count - i < VF::W ? int(count - i) : VF::W;
+        const VF room = fma(VF::load_n(norms + i, lanes), per_norm, VF::load_n(norms + count + i, lanes) * per_lost);
+        (VF::load_n(panels + i, lanes) + (room + tiny)).store_n(panels + i, lanes);
+    }
+    return first_largest(panels, count);
+}
+
+void choose_token(void* context, int64_t row, int) {
+    const AskJob& job = *static_cast<const AskJob*>(context);
+    const LinearArgs& product = job.args->product;
+    const Sizes& sizes = job.sizes[row];
+    int32_t token = kUndecided;
+    if (sizes.norm > kLeastNorm && sizes.norm < kMostNorm) {
+        float* panels = product.out + row * product.out_stride;
+        float best = -INFINITY;
+        int64_t at = bound(job, sizes, panels), left = most_panels(product.n);
+        for (; panels[at] >= best && left > 0; --left, at = first_largest(panels, screen_panels(product.n))) {
+            panels[at] = -INFINITY;
+            float logits[kScreenColumns];
+            multiply_row(product, job.exact.row(row), at, logits);
+            const int64_t first = at * kScreenColumns, rest = product.n - first;
+            for (int64_t c = 0; c < kScreenColumns && c < rest; ++c) {
+                const int32_t id = int32_t(first + c);
+                if (logits[c] > best || (logits[c] == best && id < token)) best = logits[c], token = id;
+            }
+        }
+        if (panels[at] >= best) token = kUndecided;
+    }
+    job.args->token_ids[row] = token;
+}
+
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+size_t screen_bytes(int64_t n, int64_t k) {
+    return size_t(screen_panels_at(n) + screen_panels(n) * screen_panel_bytes(k));
+}
+
+bool make_screen(const ScreenArgs& args, ThreadPool& pool) {
+    MakeJob job{&args};
+    pool.parallel_for(screen_panels(args.n), make_panel, &job);
+    return !job.refused;
+}
+
+size_t make_screen_buffer_bytes(int64_t k, int num_threads) {
+    return size_t(num_threads) * 2 * size_t(k) * kLanes * sizeof(float);
+}
+
+size_t greedy_scratch_bytes(int64_t k) {
+    return size_t(aligned(k * int64_t(sizeof(float))) + aligned(screen_row_bytes(k)) + aligned(sizeof(Sizes)));
+}
+
+bool greedy(const GreedyArgs& args, ThreadPool& pool) {
+    const LinearArgs& product = args.product;
+    const int64_t count = product.num_tokens, k = product.k;
+    if (count == 0) return true;
+    AskJob job{};
+    job.args = &args;
+    job.exact = convert_input(product, pool);
+    auto* scratch = static_cast<uint8_t*>(args.scratch);
+    job.values = reinterpret_cast<float*>(scratch), scratch += count * aligned(k * int64_t(sizeof(float)));
+    job.sizes = reinterpret_cast<Sizes*>(scratch), scratch += count * aligned(sizeof(Sizes));
+    job.rows = scratch;
+    pool.parallel_for(count, prepare_row, &job);
+
+    LinearArgs screen{};
+    screen.weight = static_cast<const uint8_t*>(args.screen) + screen_panels_at(product.n);
+    screen.n = product.n, screen.k = k;
+    screen.out = product.out, screen.out_stride = product.out_stride;
+    screen.num_tokens = product.num_tokens;
+    run_linear<ScreenWeights>(screen, job.rows, screen_row_bytes(k), pool);
+
+    pool.parallel_for(count, choose_token, &job);
+    for (int64_t row = 0; row < count; ++row)
+        if (args.token_ids[row] == kUndecided) return false;
+    return true;
+}
+
+}  // namespace octavo::OCTAVO_ISA
