@@ -5,7 +5,7 @@
 A step is one new token for each sequence, or `--new-tokens` of them, after `--context` earlier ones. Both programs are
 compiled from the same weights and run in turn: `joined` as served, `apart` with every op of the protocol by itself.
 The medians of `--repeats` steps are summed by kind of op; "steps" is the median of whole steps without a clock in them.
-`sampling` is one greedy `sample` of the step's logits.
+`sampling` is one greedy `sample` of the step's logits, and "greedy steps" are steps that give tokens instead of logits.
 
 With `--cpu-time`, which needs `--threads 1`, the clock is the thread's CPU time: it says the same on a busy machine.
 """
@@ -36,6 +36,7 @@ from octavo.models.loader import load
 from octavo.weights.sources import open_checkpoint
 
 BLOCK_SIZE = 32
+WHOLE = ("sampling", "steps", "greedy steps")
 
 
 class Model:
@@ -125,6 +126,8 @@ def greedy(num_rows: int) -> SampleBatch:
         bias_values=np.zeros(0, np.float32),
         banned_start=starts,
         banned_ids=none,
+        mask_index=ints - 1,
+        masks=np.zeros((0, 0), np.uint32),
         num_logprobs=ints - 1,
     )
 
@@ -140,20 +143,23 @@ def measure(model: Model, num_seqs: int, args: argparse.Namespace) -> dict[str, 
     clock = time.thread_time if args.cpu_time else time.perf_counter
     batch = model.step(num_seqs, args.context, args.new_tokens)
     steps: dict[str, list[float]] = defaultdict(list)
+    greedy_steps: dict[str, list[float]] = defaultdict(list)
     for name, program in [*model.programs.items()] * (args.repeats + 1):
         steps[name].append(timed(partial(program.run, batch), clock))
+        greedy_steps[name].append(timed(partial(program.run_greedy, batch), clock))
     result = op_seconds(model.programs, batch, args.repeats, args.cpu_time)
     for name, seconds in result.items():
         sample = partial(model.backend.sample, model.programs[name].run(batch), greedy(num_seqs))
         seconds["sampling"] = statistics.median(timed(sample, clock) for _ in range(9))
         seconds["steps"] = statistics.median(steps[name][1:])
+        seconds["greedy steps"] = statistics.median(greedy_steps[name][1:])
     return {name: {op: s * 1e3 for op, s in seconds.items()} for name, seconds in result.items()}
 
 
 def show(num_seqs: int, ms: dict[str, dict[str, float]]) -> None:
     print(f"\n{num_seqs} sequences: {'op':32}" + "".join(f"{name + ', ms':>12}" for name in ms))
-    names = list(dict.fromkeys(op for table in ms.values() for op in table if op not in ("sampling", "steps")))
-    for op in [*names, "sampling", "steps"]:
+    names = list(dict.fromkeys(op for table in ms.values() for op in table if op not in WHOLE))
+    for op in [*names, *WHOLE]:
         print(f"{'':14}{op:32}" + "".join(f"{table[op]:12.3f}" if op in table else f"{'':12}" for table in ms.values()))
 
 

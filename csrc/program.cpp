@@ -16,6 +16,9 @@ constexpr int64_t kRopeStep = 1024;
 // Memory of selected rows that a step needs no more is given back when there is as much of it as this.
 constexpr int64_t kMuchMemory = 32 << 20;
 
+// Steps at most for which a screen that has been of no use again and again is not asked.
+constexpr int kLongestPause = 63;
+
 // Elements of a matrix, so that no size in bytes overflows.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
@@ -386,10 +389,14 @@ LinearArgs Program::product_of(const Op& op, int num_rows) {
 
 bool Program::ask_screen(const Op& op, int num_rows, int32_t* token_ids) {
     if (screen_ == nullptr || !screen_->usable) return false;
+    if (screen_rest_ > 0) return --screen_rest_, false;
     if (greedy_scratch_.size() == 0)
         greedy_scratch_ = Memory(kernels_.greedy_scratch_bytes(op.matrix->k) * size_t(max_num_tokens_));
     const GreedyArgs args{product_of(op, num_rows), screen_->memory.data, greedy_scratch_.as<void>(), token_ids};
-    return kernels_.greedy(args, pool_);
+    const bool found = kernels_.greedy(args, pool_);
+    screen_pause_ = found ? 0 : std::min(2 * screen_pause_ + 1, kLongestPause);
+    screen_rest_ = screen_pause_;
+    return found;
 }
 
 // The last op, and what it is asked for.

@@ -179,7 +179,9 @@ class Program {
     int64_t vocab_size_ = INT32_MAX;
     View output_{-1, 0, 0};
     const Screen* screen_ = nullptr;
-    int64_t max_seq_len_;  // of the block tables and the rotary embeddings
+    int screen_rest_ = 0;   // steps for which it is not asked
+    int screen_pause_ = 0;  // how many it was the last time
+    int64_t max_seq_len_;   // of the block tables and the rotary embeddings
     int max_heads_ = 0;
     size_t linear_scratch_bytes_ = 0;
     std::vector<Slot> slots_;

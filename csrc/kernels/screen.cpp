@@ -11,9 +11,8 @@ namespace {
 constexpr float kLimit = 127;
 // Outside these nothing is said about sizes whose squares overflow, or products that round to nothing.
 constexpr float kLeastNorm = 1e-15f, kMostNorm = 1e15f;
-constexpr float kTiny = 1e-30f;
-// Panels computed for one row before it is cheaper to compute all of them: one thread does these.
-int64_t most_panels(int64_t n) { return 4 + screen_panels(n) / 16; }
+// One thread computes those of a row. With more it is cheaper to compute all products, on all threads.
+int64_t most_panels(int64_t num_panels) { return 4 + num_panels / 16; }
 
 // The sizes below are sums of k squares in float32, one after the other.
 float loosened(int64_t k) { return 1.0f + float(k + 8192) * (1.0f / (1 << 23)); }
@@ -58,9 +57,11 @@ struct MakeJob {
 
 // Columns [first, first + kLanes) of a panel, whose rows of the head are x[k][kLanes]. False if one is not finite, or
 // too large.
-bool round_columns(const ScreenArgs& args, int64_t panel, int64_t first, float* x, float* most_norm, float* most_lost) {
-    uint8_t* out = static_cast<uint8_t*>(args.screen) + screen_panels_at(args.n) + panel * screen_panel_bytes(args.k);
-    float norm[kLanes], top[kLanes], lost[kLanes], scale[kLanes], inverse[kLanes];
+bool round_columns(const ScreenArgs& args, int64_t panel, int64_t first, float* x) {
+    uint8_t* out = static_cast<uint8_t*>(args.screen) + panel * screen_panel_bytes(args.k);
+    float* const scale = reinterpret_cast<float*>(out) + first;
+    float *const norm = scale + kScreenColumns, *const lost = norm + kScreenColumns;
+    float top[kLanes], inverse[kLanes];
     for (int c = 0; c < kLanes; c += VF::W) {
         VF sum = VF::zero();
         for (int64_t i = 0; i < args.k; ++i) {
@@ -82,8 +83,7 @@ bool round_columns(const ScreenArgs& args, int64_t panel, int64_t first, float* 
         scale[c] = top[c] / kLimit;
         inverse[c] = scale[c] > kTiny ? 1.0f / scale[c] : 0.0f;
     }
-    std::memcpy(out + first * 4, scale, sizeof scale);
-    out += (kScreenColumns + first) * 4;
+    out += (3 * kScreenColumns + first) * 4;
     const VF limit = VF::set1(kLimit), least = VF::set1(-kLimit);
     for (int c = 0; c < kLanes; c += VF::W) {
         const VF by = VF::load(inverse + c), each = VF::load(scale + c);
@@ -106,8 +106,7 @@ bool round_columns(const ScreenArgs& args, int64_t panel, int64_t first, float* 
     bool good = true;
     for (int c = 0; c < kLanes; ++c) {
         good &= norm[c] < kMostNorm * kMostNorm;  // not so a NaN
-        *most_norm = norm[c] > *most_norm ? norm[c] : *most_norm;
-        *most_lost = lost[c] > *most_lost ? lost[c] : *most_lost;
+        norm[c] = std::sqrt(norm[c]), lost[c] = std::sqrt(lost[c]);
     }
     return good;
 }
@@ -140,34 +139,23 @@ void make_panel(void* context, int64_t panel, int thread) {
     const ScreenArgs& args = *job.args;
     float* rows = args.buffer + thread * 2 * args.k * kLanes;
     float* columns = rows + args.k * kLanes;
-    float most_norm = 0, most_lost = 0;
     for (int64_t first = 0; first < kScreenColumns; first += kLanes) {
         read_columns(args, panel * kScreenColumns + first, rows, columns);
-        if (!round_columns(args, panel, first, columns, &most_norm, &most_lost))
-            __atomic_store_n(&job.refused, 1, __ATOMIC_RELAXED);
+        if (!round_columns(args, panel, first, columns)) __atomic_store_n(&job.refused, 1, __ATOMIC_RELAXED);
     }
-    auto* norms = static_cast<float*>(args.screen);
-    norms[panel] = std::sqrt(most_norm), norms[screen_panels(args.n) + panel] = std::sqrt(most_lost);
 }
 
 // --- asking it -------------------------------------------------------------------------------------------------------
-
-// What the bounds of a row depend on.
-struct Sizes {
-    float norm;     // |x|
-    float rounded;  // |a|
-    float lost;     // |Rx - a|
-};
 
 struct AskJob {
     const GreedyArgs* args;
     ProductRows exact;
     float* values;  // for each row [k]
     uint8_t* rows;  // for each row screen_row_bytes
-    Sizes* sizes;   // for each row
 };
 
-constexpr int32_t kUndecided = -2;
+// Instead of a token.
+constexpr int32_t kUndecided = -2, kAsked = -3;
 
 void prepare_row(void* context, int64_t row, int) {
     const AskJob& job = *static_cast<const AskJob*>(context);
@@ -194,9 +182,12 @@ void prepare_row(void* context, int64_t row, int) {
         }
         put_quad(codes, quad, out);
     }
-    const ScreenRow head{scale, int32_t(-kScreenZero * sum), 0};
+    norm = std::sqrt(norm);
+    const float rounded = scale * std::sqrt(float(squares)), loose = loosened(k), rounds = rounding(k);
+    const ScreenRow head{scale, int32_t(-kScreenZero * sum), loose * (std::sqrt(lost) + rounds * (norm + rounded)),
+                         loose * rounded * (1 + rounds)};
     std::memcpy(out, &head, sizeof head);
-    job.sizes[row] = {std::sqrt(norm), scale * std::sqrt(float(squares)), std::sqrt(lost)};
+    job.args->token_ids[row] = norm > kLeastNorm && norm < kMostNorm ? kAsked : kUndecided;
 }
 
 // Where the largest number is first.
@@ -211,44 +202,35 @@ int64_t first_largest(const float* x, int64_t count) {
     return at;
 }
 
-// Makes of the largest rounded product of each panel the largest that any of its exact ones can be. Returns the panel
-// where that is largest.
-int64_t bound(const AskJob& job, const Sizes& row, float* panels) {
-    const LinearArgs& product = job.args->product;
-    const int64_t count = screen_panels(product.n);
-    const float loose = loosened(product.k);
-    const float rounds = rounding(product.k);
-    const VF per_norm = VF::set1(loose * (row.lost + rounds * (row.norm + row.rounded)));
-    const VF per_lost = VF::set1(loose * row.rounded * (1 + rounds)), tiny = VF::set1(kTiny);
-    const auto* norms = static_cast<const float*>(job.args->screen);
-    for (int64_t i = 0; i < count; i += VF::W) {
-        const int lanes = count - i < VF::W ? int(count - i) : VF::W;
-        const VF room = fma(VF::load_n(norms + i, lanes), per_norm, VF::load_n(norms + count + i, lanes) * per_lost);
-        (VF::load_n(panels + i, lanes) + (room + tiny)).store_n(panels + i, lanes);
-    }
-    return first_largest(panels, count);
+int64_t count_from(const float* x, int64_t count, float least) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i) found += x[i] >= least;
+    return found;
 }
 
+// Computes the panels in the order of what their products could be, as long as that is no less than the largest found.
 void choose_token(void* context, int64_t row, int) {
     const AskJob& job = *static_cast<const AskJob*>(context);
     const LinearArgs& product = job.args->product;
-    const Sizes& sizes = job.sizes[row];
-    int32_t token = kUndecided;
-    if (sizes.norm > kLeastNorm && sizes.norm < kMostNorm) {
-        float* panels = product.out + row * product.out_stride;
-        float best = -INFINITY;
-        int64_t at = bound(job, sizes, panels), left = most_panels(product.n);
-        for (; panels[at] >= best && left > 0; --left, at = first_largest(panels, screen_panels(product.n))) {
-            panels[at] = -INFINITY;
-            float logits[kScreenColumns];
-            multiply_row(product, job.exact.row(row), at, logits);
-            const int64_t first = at * kScreenColumns, rest = product.n - first;
-            for (int64_t c = 0; c < kScreenColumns && c < rest; ++c) {
-                const int32_t id = int32_t(first + c);
-                if (logits[c] > best || (logits[c] == best && id < token)) best = logits[c], token = id;
-            }
+    int32_t token = job.args->token_ids[row];
+    if (token == kUndecided) return;
+    float* bounds = product.out + row * product.out_stride;
+    const int64_t count = screen_panels(product.n);
+    float best = -INFINITY;
+    for (int64_t at = first_largest(bounds, count); bounds[at] >= best; at = first_largest(bounds, count)) {
+        const bool is_first = token == kAsked;
+        bounds[at] = -INFINITY;
+        float logits[kScreenColumns];
+        multiply_row(product, job.exact.row(row), at, logits);
+        const int64_t first = at * kScreenColumns, rest = product.n - first;
+        for (int64_t c = 0; c < kScreenColumns && c < rest; ++c) {
+            const int32_t id = int32_t(first + c);
+            if (logits[c] > best || (logits[c] == best && id < token)) best = logits[c], token = id;
         }
-        if (panels[at] >= best) token = kUndecided;
+        if (is_first && count_from(bounds, count, best) > most_panels(count)) {
+            token = kUndecided;
+            break;
+        }
     }
     job.args->token_ids[row] = token;
 }
@@ -257,9 +239,7 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-size_t screen_bytes(int64_t n, int64_t k) {
-    return size_t(screen_panels_at(n) + screen_panels(n) * screen_panel_bytes(k));
-}
+size_t screen_bytes(int64_t n, int64_t k) { return size_t(screen_panels(n) * screen_panel_bytes(k)); }
 
 bool make_screen(const ScreenArgs& args, ThreadPool& pool) {
     MakeJob job{&args};
@@ -272,7 +252,7 @@ size_t make_screen_buffer_bytes(int64_t k, int num_threads) {
 }
 
 size_t greedy_scratch_bytes(int64_t k) {
-    return size_t(aligned(k * int64_t(sizeof(float))) + aligned(screen_row_bytes(k)) + aligned(sizeof(Sizes)));
+    return size_t(aligned(k * int64_t(sizeof(float))) + aligned(screen_row_bytes(k)));
 }
 
 bool greedy(const GreedyArgs& args, ThreadPool& pool) {
@@ -284,12 +264,11 @@ bool greedy(const GreedyArgs& args, ThreadPool& pool) {
     job.exact = convert_input(product, pool);
     auto* scratch = static_cast<uint8_t*>(args.scratch);
     job.values = reinterpret_cast<float*>(scratch), scratch += count * aligned(k * int64_t(sizeof(float)));
-    job.sizes = reinterpret_cast<Sizes*>(scratch), scratch += count * aligned(sizeof(Sizes));
     job.rows = scratch;
     pool.parallel_for(count, prepare_row, &job);
 
     LinearArgs screen{};
-    screen.weight = static_cast<const uint8_t*>(args.screen) + screen_panels_at(product.n);
+    screen.weight = args.screen;
     screen.n = product.n, screen.k = k;
     screen.out = product.out, screen.out_stride = product.out_stride;
     screen.num_tokens = product.num_tokens;

@@ -10,9 +10,8 @@
 // the Hadamard matrix of the largest power of two up to kMaxRotated that divides k, on one stretch of the row after
 // the other.
 //
-// Memory: for each panel of kScreenColumns rows of the head the largest |w|, and for each the largest |Rw - b|; then
-// the panels, from the next multiple of 64 bytes on. A panel: a float32 scale for each column, then the codes, + 128,
-// [quads of k][column][4].
+// A panel has kScreenColumns rows of the head: for each, as float32, b's scale, |w| and |Rw - b|, as [3][column], then
+// the codes, + kScreenZero, [quads of k][column][4].
 #pragma once
 
 #include "gemm_dense.h"
@@ -23,18 +22,19 @@ namespace octavo::OCTAVO_ISA {
 constexpr int64_t kScreenColumns = COLUMNS;
 constexpr int64_t kMaxRotated = 64;
 constexpr int kScreenZero = 128;
+constexpr float kTiny = 1e-30f;  // more than what vanishes where numbers are too small for their squares
 
-// A row of activations: x is about scale * code. The codes follow, those past k zero.
+// A row of activations: a is scale * code. The codes follow, those past k zero.
 struct ScreenRow {
     float scale;
-    int32_t start;  // -kScreenZero * sum of the codes
-    int64_t unused;
+    int32_t start;   // -kScreenZero * sum of the codes
+    float per_norm;  // |Rx - a|, and more for what rounds: times |w|
+    float per_lost;  // |a|, and more: times |Rw - b|
 };
 
 inline int64_t quads_of(int64_t k) { return (k + 3) / 4; }
 inline int64_t screen_panels(int64_t n) { return (n + kScreenColumns - 1) / kScreenColumns; }
-inline int64_t screen_panel_bytes(int64_t k) { return (1 + quads_of(k)) * kScreenColumns * 4; }
-inline int64_t screen_panels_at(int64_t n) { return (2 * screen_panels(n) * 4 + 63) / 64 * 64; }
+inline int64_t screen_panel_bytes(int64_t k) { return (3 + quads_of(k)) * kScreenColumns * 4; }
 inline int64_t screen_row_bytes(int64_t k) {
     return int64_t(sizeof(ScreenRow)) + 4 * quads_of(k) * (GroupLayout::kWide8 ? 2 : 1);
 }
@@ -53,7 +53,8 @@ inline void put_quad(const int32_t (&codes)[4], int64_t quad, uint8_t* row) {
     }
 }
 
-// The products with a screen's panels, for the loop of gemm_tiles.h. Of each panel only the largest is kept.
+// What no product with a row of the head is larger than, for the loop of gemm_tiles.h. Of each panel only the largest
+// is kept.
 struct ScreenWeights {
     using Activation = uint8_t;
     using Stored = uint8_t;
@@ -67,11 +68,12 @@ struct ScreenWeights {
                                              VF (&sum)[ROWS][NV]) {
         RowPointers<ROWS> rows(a, a_stride);
         const auto* scales = reinterpret_cast<const float*>(w);
+        const float *norms = scales + kScreenColumns, *losts = norms + kScreenColumns;
         ScreenRow head[ROWS];
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; ++r) std::memcpy(&head[r], rows[r], sizeof(ScreenRow));
         rows.advance(sizeof(ScreenRow));
-        w += kScreenColumns * 4;
+        w += 3 * kScreenColumns * 4;
         Dots<ROWS> dots(head);
         for (int64_t quads = quads_of(args.k); quads > 0; --quads, w += kScreenColumns * 4) {
             if (FETCH) stream.fetch<int(kScreenColumns * 4)>(w);
@@ -81,8 +83,11 @@ struct ScreenWeights {
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; ++v)
-                sum[r][v] = dots.number(r, v) * (VF::set1(head[r].scale) * VF::load(scales + v * VF::W));
+            for (int v = 0; v < NV; ++v) {
+                const VF room = fma(VF::load(norms + v * VF::W), VF::set1(head[r].per_norm), VF::set1(kTiny));
+                const VF most = fma(VF::load(losts + v * VF::W), VF::set1(head[r].per_lost), room);
+                sum[r][v] = fma(dots.number(r, v), VF::set1(head[r].scale) * VF::load(scales + v * VF::W), most);
+            }
     }
 
 #if defined(OCTAVO_ISA_avx512)

@@ -208,7 +208,7 @@ def test_any_number_of_threads(threads: int) -> None:
 def test_a_screen_says_its_size() -> None:
     isa = _native.supported_paths()[0]
     matrix = _native.Matrix(_native.Arena(), 49152, 576, _native.WeightFormat.bfloat16(), isa)
-    assert 1.0 < _native.Screen.bytes_for(matrix) / (49152 * 576) < 1.02
+    assert 1.0 < _native.Screen.bytes_for(matrix) / (49152 * 576) < 1.03
 
 
 def test_a_head_in_groups_has_none() -> None:
