@@ -93,7 +93,7 @@ def test_a_stream_equals_the_message(claude: Anthropic) -> None:
     kinds = [event.type for event in events]
     assert kinds[:2] == ["message_start", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    assert set(kinds[2:-3]) == {"content_block_delta"} and len(kinds) > 10
+    assert set(kinds[2:-3]) == {"content_block_delta"}
     text = "".join(event.delta.text for event in events if event.type == "content_block_delta")
     assert text == whole.content[0].text  # type: ignore[union-attr]
     last = events[-2]

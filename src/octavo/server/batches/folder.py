@@ -59,10 +59,7 @@ class Folder:
         """Put a record in place of the one before. Whoever looks finds the one or the other, whole."""
         path = self._path / (record_id + _RECORD)
         draft = path.with_suffix(".new")
-        with draft.open("wb") as out:
-            out.write(msgspec.json.encode(record))
-            out.flush()
-            os.fsync(out.fileno())
+        draft.write_bytes(msgspec.json.encode(record))
         draft.replace(path)
 
     def forget(self, record_id: str) -> None:

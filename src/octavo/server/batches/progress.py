@@ -44,6 +44,11 @@ class Progress:
     def num_failed(self) -> int:
         return self._errors.count
 
+    def sync(self) -> None:
+        """Wait until everything is on the disk. Takes its time: call it in a thread."""
+        self._output.sync()
+        self._errors.sync()
+
     def add(self, result: LineResult) -> None:
         """Write a line's result, once."""
         assert result.custom_id is not None and result.custom_id not in self.done
@@ -97,9 +102,11 @@ class _Lines:
             raise
         self.count += 1
 
-    def close(self) -> None:
-        """Everything is on the disk after this."""
+    def sync(self) -> None:
         if self._file is not None:
             os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
             self._file.close()
             self._file = None

@@ -86,6 +86,7 @@ class Worker:
             self._count(stored, progress)
             if stored.batch.status == "in_progress" and not await self._run_lines(stored, progress):
                 return
+            await asyncio.to_thread(progress.sync)
         self._finish(stored)
 
     async def _validate(self, stored: StoredBatch) -> bool:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from octavo.engine.outputs import TextDelta
 from octavo.engine.parsers.pieces import Piece, Text
 from octavo.messages import SamplingParams
-from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
+from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
-from octavo.server.line import Line, line_of
+from octavo.server.line import line_of
 from octavo.server.openai.chat_reply import ChatReply, ParsedChatReply
 from octavo.server.openai.generation import LONG_PROMPT_CHARS, Generation, prepare
 from octavo.server.openai.messages import plain_messages
@@ -27,31 +26,21 @@ from octavo.server.sse import json_bytes, send_events
 from octavo.server.tool_use import ToolUse
 
 
-class ChatCompletions:
+class ChatCompletions(Endpoint[ChatRequest]):
     """The endpoint, as an ASGI application."""
 
-    def __init__(self, context: ServerContext) -> None:
-        self._context = context
+    def parse(self, body: dict[str, Any]) -> tuple[ChatRequest, list[str]]:
+        return parse_chat(body, self.context.http)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival_s = time.perf_counter()
-        context = self._context
-        context.lifecycle.check_open()
-        body = await read_json_object(scope, receive, context.http.max_body_bytes)
-        request, unknown = parse_chat(body, context.http)
-        context.report_unknown_fields(unknown)
-        context.lifecycle.check_open()  # the body may have taken its time
-        await context.lifecycle.run(self._answer(request, arrival_s, send, line_of(scope)), receive)
-
-    async def _answer(self, request: ChatRequest, arrival_s: float, send: Send, line: Line | None) -> None:
-        context = self._context
+    async def answer(self, request: ChatRequest, scope: Scope, send: Send, arrival_s: float) -> None:
+        context = self.context
         chat = await open_chat(context, request, arrival_s)
         if chat.parsing is None:
             reply = ChatReply(context, request, chat.generation)
         else:
             reply = ParsedChatReply(context, request, chat.generation, chat.parsing)
         if request.stream:
-            await send_events(send, reply.frames(line), context.lifecycle)
+            await send_events(send, reply.frames(line_of(scope)), context.lifecycle)
         else:
             await send_json(send, 200, json_bytes(reply.whole(await chat.generation.collect())))
 

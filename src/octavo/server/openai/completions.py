@@ -9,15 +9,15 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from octavo.engine.infill import infill_prompt
 from octavo.engine.input_processor import check_text
 from octavo.engine.outputs import TextDelta
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams, TokenLogprobs
-from octavo.server.body import read_json_object
 from octavo.server.context import ServerContext
+from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
 from octavo.server.line import Line, line_of
 from octavo.server.openai.chunks import ChunkWriter
@@ -38,30 +38,20 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's own default for this endpoint."""
 
 
-class Completions:
+class Completions(Endpoint[CompletionRequest]):
     """The endpoint, as an ASGI application."""
 
-    def __init__(self, context: ServerContext) -> None:
-        self._context = context
+    def parse(self, body: dict[str, Any]) -> tuple[CompletionRequest, list[str]]:
+        return parse_completion(body, self.context.http)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival_s = time.perf_counter()
-        context = self._context
-        context.lifecycle.check_open()
-        body = await read_json_object(scope, receive, context.http.max_body_bytes)
-        request, unknown = parse_completion(body, context.http)
-        context.report_unknown_fields(unknown)
-        context.lifecycle.check_open()  # the body may have taken its time
-        await context.lifecycle.run(self._answer(request, arrival_s, send, line_of(scope)), receive)
-
-    async def _answer(self, request: CompletionRequest, arrival_s: float, send: Send, line: Line | None) -> None:
-        context = self._context
+    async def answer(self, request: CompletionRequest, scope: Scope, send: Send, arrival_s: float) -> None:
+        context = self.context
         context.check_model(request.model)
         prompts = await prepare_prompts(context, request)
         generation = Generation(context, prompts, request.n or 1, arrival_s)
         reply = CompletionReply(context, request, generation)
         if request.stream:
-            await send_events(send, reply.frames(line), context.lifecycle)
+            await send_events(send, reply.frames(line_of(scope)), context.lifecycle)
         else:
             await send_json(send, 200, json_bytes(reply.whole(await generation.collect())))
 
