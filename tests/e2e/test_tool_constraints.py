@@ -96,28 +96,42 @@ def test_a_required_call_cut_anywhere_says_length(client: OpenAI) -> None:
         assert all(full[0][1].startswith(arguments) for _, arguments in calls)
 
 
-def test_strict_tools_hold_the_calls_that_the_model_chooses_to_make(client: OpenAI) -> None:
-    """Examples in the conversation get even this model to call, with arguments that the schema forbids."""
-
-    def called(question: str, city: str) -> list[Any]:
-        function = {"name": "get_weather", "arguments": json.dumps({"place": city})}
-        call = {"id": "c", "type": "function", "function": function}
-        return [{"role": "user", "content": question}, {"role": "assistant", "tool_calls": [call]}]
-
+def led_to_call() -> list[Any]:
+    """Examples that get even this model to call, with arguments that the schema forbids."""
     messages: Any = []
     for city in ("Rome", "Oslo", "Lima"):
-        messages += called(f"The weather in {city}?", city)
+        function = {"name": "get_weather", "arguments": json.dumps({"place": city})}
         messages += [
+            {"role": "user", "content": f"The weather in {city}?"},
+            {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
             {"role": "tool", "tool_call_id": "c", "content": "sunny"},
             {"role": "assistant", "content": "Sunny."},
         ]
-    messages.append({"role": "user", "content": "The weather in Paris?"})
+    return [*messages, {"role": "user", "content": "The weather in Paris?"}]
+
+
+def test_strict_tools_hold_the_calls_that_the_model_chooses_to_make(client: OpenAI) -> None:
+    messages = led_to_call()
     free = answers(client, messages=messages, tools=[WEATHER])
-    assert free[0][0] and "unit" not in json.loads(free[0][0][0][1]), "the example no longer leads the model"
+    assert free[0][0] and "unit" not in json.loads(free[0][0][0][1]), "the examples no longer lead the model"
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     (calls, reason), streamed = answers(client, messages=messages, tools=[strict])
     assert calls and reason == "tool_calls" and streamed == (calls, reason)
     check(calls)
+
+
+def test_beside_a_format_for_the_answer_the_model_may_still_call(client: OpenAI) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    format: Any = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
+    options: Any = {"response_format": format, "tools": [WEATHER], "parallel_tool_calls": False}
+    (calls, reason), streamed = answers(client, messages=led_to_call(), **options)
+    assert len(calls) == 1 and reason == "tool_calls" and streamed == (calls, reason)
+    check(calls)
+    plain = client.chat.completions.create(
+        model="smollm2-135m", messages=USER, temperature=0, logit_bias={"44": -100}, **options
+    ).choices[0]  # 44 is "<": no call can begin
+    assert plain.finish_reason == "stop" and plain.message.tool_calls is None
+    Draft202012Validator(schema).validate(json.loads(plain.message.content or ""))
 
 
 def test_the_clients_own_parsing(client: OpenAI) -> None:

@@ -48,6 +48,10 @@ def chat(repeating: ServerProcess) -> Iterator[Callable[..., Any]]:
         yield create
 
 
+def allowed(mode: str, *tools: Any) -> Any:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
 def joined(chunks: Iterator[Any]) -> tuple[dict[str, Any], str | None, Any]:
     """The message, finish reason and usage of a stream with one choice."""
     message: dict[str, Any] = {"content": "", "reasoning": "", "reasoning_content": "", "calls": []}
@@ -113,6 +117,12 @@ def test_without_tools_a_call_is_text(chat: Callable[..., Any]) -> None:
         [choice] = chat(THOUGHT, **fields).choices
         assert choice.message.content == TWO and choice.message.tool_calls is None
         assert choice.finish_reason == "stop"
+
+
+def test_some_of_the_tools_may_be_allowed(chat: Callable[..., Any]) -> None:
+    """The prompt has those alone; what the model calls is still told."""
+    message = chat(TWO, tools=TOOLS, tool_choice=allowed("auto", TIME)).choices[0].message
+    assert len(message.tool_calls) == 2
 
 
 def test_reasoning_can_be_left_out(chat: Callable[..., Any]) -> None:
@@ -214,6 +224,9 @@ def test_marks_that_are_control_tokens(start_server: Callable[..., ServerProcess
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": 7}, "tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("any")}, "tool_choice.allowed_tools.mode"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [TIME], "tool_choice": allowed("auto", WEATHER)}, "tool_choice.allowed_tools.tools[0]"),
     ],
 )
 def test_bad_tools_are_refused_by_name(chat: Callable[..., Any], fields: dict[str, Any], param: str) -> None:

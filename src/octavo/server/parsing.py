@@ -33,8 +33,8 @@ from octavo.engine.parsers.choose import (
 from octavo.engine.parsers.pieces import CallArguments, CallStart, OutputParser, ParsedAnswer, Piece
 from octavo.errors import RequestError
 from octavo.messages import FINISH_STOP, SamplingParams
-from octavo.server.thinking_grammar import after_thoughts
-from octavo.server.tool_grammar import named_call, required_calls, strict_calls
+from octavo.server.held import Rules, after_thoughts, either, grammar_of, rules_of
+from octavo.server.tool_grammar import call_rules, is_strict, named_call, required_calls, strict_calls
 from octavo.server.tool_use import ToolUse
 from octavo.structured import StructuredOutputsParams
 
@@ -83,11 +83,9 @@ class AnswerFormat:
             return params, None
         choice: ToolChoice = "none" if tool_use is None else tool_use.choice
         prompt_end = self._tokenizer.decode(prompt_token_ids[-PROMPT_END_TOKENS:], skip_special_tokens=False)
-        asked = params.structured_outputs if tool_use is None else self._held_calls(tool_use, params)
-        thoughts: Thoughts = "free"
-        if asked is not None:
-            asked, thoughts = self._after_thoughts(asked, prompt_end, answer_begin)
-            params = msgspec.structs.replace(params, structured_outputs=asked)
+        held, thoughts = self._held(params.structured_outputs, tool_use, prompt_end, answer_begin)
+        if held is not params.structured_outputs:
+            params = msgspec.structs.replace(params, structured_outputs=held)
         if choice == "none" and self.form.reasoning_parser is None:
             return params, None
         make = functools.partial(
@@ -107,28 +105,39 @@ class AnswerFormat:
             counter = ReasoningCounter(self._tokenizer, shown, make, num_choices)
         return params, Parsing(with_calls, num_choices, shown, counter, tool_use)
 
-    def _held_calls(self, use: ToolUse, params: SamplingParams) -> StructuredOutputsParams | None:
-        """What generation is held to, with these tools."""
-        asked = params.structured_outputs
-        if use.choice in ("required", "named"):
+    def _held(
+        self, asked: StructuredOutputsParams | None, use: ToolUse | None, prompt_end: str, answer_begin: str
+    ) -> tuple[StructuredOutputsParams | None, Thoughts]:
+        """What generation is held to, and whether the model thinks before."""
+        asked, rules = self._with_tools(asked, use)
+        begins = thoughts_begin(self.form, prompt_end)
+        marks = THINK_MARKS.get(self.form.reasoning_parser or "", ("", ""))
+        if asked is None or asked.structural_tag is not None:
+            return asked, "free"
+        # No rule can hold a control token's place in free thoughts, nor take up thoughts half-way.
+        if begins is None or rules is None or answer_begin or self._tokenizer.special_ids_of(marks):
+            return asked, "none"
+        return after_thoughts(rules, asked.to_grammar().param, marks, opened=begins == "inside"), "held"
+
+    def _with_tools(
+        self, asked: StructuredOutputsParams | None, use: ToolUse | None
+    ) -> tuple[StructuredOutputsParams | None, Rules | None]:
+        """What is asked for beside these tools, and its rules where it has any."""
+        if use is not None and use.choice in ("required", "named"):
             if asked is not None and not asked.param.startswith("response_format"):
                 raise RequestError(asked.param, message=f"{asked.param}: must be left out with this tool_choice")
-            return named_call(use) if use.choice == "named" else required_calls(use)
-        return asked or strict_calls(use, self.form)
+            asked = named_call(use) if use.choice == "named" else required_calls(use)
+        elif use is not None and asked is None:
+            asked = strict_calls(use, self.form, self._control_id) if is_strict(use) else None
+        elif use is not None and asked is not None and asked.param.startswith("response_format"):
+            rules, calls = rules_of(asked), call_rules(use, self.form, self._control_id)
+            if rules is not None and calls is not None:
+                rules = either(rules, calls)
+                return grammar_of(rules, asked.param), rules
+        return asked, None if asked is None else rules_of(asked)
 
-    def _after_thoughts(
-        self, asked: StructuredOutputsParams, prompt_end: str, answer_begin: str
-    ) -> tuple[StructuredOutputsParams, Thoughts]:
-        begins = thoughts_begin(self.form, prompt_end)
-        if asked.structural_tag is not None:
-            return asked, "free"
-        if begins is None or answer_begin:
-            return asked, "none"
-        marks = THINK_MARKS[self.form.reasoning_parser or ""]
-        if self._tokenizer.special_ids_of(marks):  # no grammar's text matches a control token
-            return asked, "none"
-        held = after_thoughts(asked, marks, opened=begins == "inside")
-        return (asked, "none") if held is None else (held, "held")
+    def _control_id(self, spelling: str) -> int | None:
+        return next(iter(self._tokenizer.special_ids_of((spelling,))), None)
 
 
 def answer_format(http: HTTPConfig, template: str | None, tokenizer: Tokenizer) -> AnswerFormat:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from octavo.engine.parsers.choose import OutputFormat
 from octavo.errors import RequestError
+from octavo.server.held import Rules, after_text, json_value, text
 from octavo.server.tool_use import ToolUse
 from octavo.structured import StructuredOutputsParams
+
+ControlId = Callable[[str], int | None]
 
 MAX_CALLS = 128
 """Calls in one required answer."""
@@ -44,38 +48,88 @@ def named_call(use: ToolUse) -> StructuredOutputsParams:
     return StructuredOutputsParams(json=parameters_of(tool), param=f"tools[{i}].function.parameters")
 
 
-def strict_calls(use: ToolUse, form: OutputFormat) -> StructuredOutputsParams | None:
-    """Free text in which every call obeys its tool's schema; None where no tool is strict.
+def is_strict(use: ToolUse) -> bool:
+    """Whether a tool asks for arguments that obey its schema, whatever the choice."""
+    return any(tool["function"].get("strict") for tool in use.tools)
+
+
+def strict_calls(use: ToolUse, form: OutputFormat, control_id: ControlId) -> StructuredOutputsParams:
+    """Free text in which every call of a strict tool obeys its schema.
 
     Raises:
         RequestError: If the model writes calls in a way that cannot be held to a schema.
     """
-    strict = [i for i, tool in enumerate(use.tools) if tool["function"].get("strict")]
-    if not strict:
-        return None
-    shape = _SHAPES.get(form.tool_parser or "")
-    if shape is None:
-        field = f"tools[{strict[0]}].function.strict"
-        why = f"this model's calls ({form.tool_parser}) cannot be held to a schema when it may choose to make none"
-        raise RequestError(field, message=f'{field}: {why}; use tool_choice "required", or leave strict out')
-    trigger, begin, end = shape
-    structures = [
-        {
-            "begin": begin % tool["function"]["name"],
-            "schema": parameters_of(tool) if i in strict else {"type": "object"},
-            "end": end,
-        }
-        for i, tool in enumerate(use.tools)
-    ]
-    return StructuredOutputsParams(structural_tag={"triggers": [trigger], "structures": structures}, param="tools")
+    shape = _TAGS.get(form.tool_parser or "")
+    if shape is not None and control_id(shape[0]) is None:
+        trigger, begin, end = shape
+        structures = [
+            {
+                "begin": begin % tool["function"]["name"],
+                "schema": parameters_of(tool) if tool["function"].get("strict") else {"type": "object"},
+                "end": end,
+            }
+            for tool in use.tools
+        ]
+        return StructuredOutputsParams(structural_tag={"triggers": [trigger], "structures": structures}, param="tools")
+    rules = call_rules(use, form, control_id)
+    if rules is not None and "answer: <[" in rules[0]:
+        return after_text(rules, "tools")
+    which = next(i for i, tool in enumerate(use.tools) if tool["function"].get("strict"))
+    field = f"tools[{which}].function.strict"
+    why = f"this model's calls ({form.tool_parser}) cannot be held to a schema when it may choose to make none"
+    raise RequestError(field, message=f'{field}: {why}; use tool_choice "required", or leave strict out')
 
 
-_SHAPES = {
+_TAGS = {
     "hermes": ("<tool_call>", '<tool_call>\n{"name": "%s", "arguments": ', "}\n</tool_call>"),
     "llama3_json": ('{"name": "', '{"name": "%s", "parameters": ', "}"),
     "llama4_json": ('{"name": "', '{"name": "%s", "parameters": ', "}"),
 }
-"""By parser: what announces a call, its text up to the arguments, and its end."""
+"""By parser: what announces a call in free text, its text up to the arguments, and its end."""
+
+
+def call_rules(use: ToolUse, form: OutputFormat, control_id: ControlId) -> Rules | None:
+    """The rules of calls as the model writes them, one at least; None where there are none for its way.
+
+    Args:
+        control_id: The id of a control token by its spelling; None where the spelling is text.
+    """
+
+    def mark(spelling: str) -> str:
+        token_id = control_id(spelling)
+        return text(spelling) if token_id is None else f"<[{token_id}]>"
+
+    more = f" more{{0,{MAX_CALLS - 1}}}" if use.parallel else ""
+    key = "parameters" if form.tool_parser in ("llama3_json", "llama4_json") else "arguments"
+    objects = [
+        f"{text(_OBJECT % (tool['function']['name'], key))} {json_value(parameters_of(tool))} {text('}')}"
+        for tool in use.tools
+    ]
+    calls = [f"call: {' | '.join(f'call{i}' for i in range(len(objects)))}"]
+    calls += [f"call{i}: {line}" for i, line in enumerate(objects)]
+    match form.tool_parser:
+        case "hermes":
+            tagged = f"{mark('<tool_call>')} /\\n?/ call /\\n?/ {mark('</tool_call>')}"
+            return [f"answer: {tagged}{more}", f"more: /\\n?/ {tagged}", *calls]
+        case "llama3_json" | "llama4_json":
+            return [f"answer: call{more}", "more: /; ?/ call", *calls]
+        case "granite" | "phi4_mini_json":
+            listed = f'{mark("<|tool_call|>")} "[" call{more} "]"'
+            return [f"answer: {listed}", "more: /, ?/ call", *calls]
+        case "mistral" if control_id("[ARGS]") is not None:
+            named = [
+                f"call{i}: {text(tool['function']['name'])} {mark('[ARGS]')} {json_value(parameters_of(tool))}"
+                for i, tool in enumerate(use.tools)
+            ]
+            begin = mark("[TOOL_CALLS]")
+            return [f"answer: {begin} call{more}", f"more: {begin} call", calls[0], *named]
+        case "mistral":
+            return [f'answer: {mark("[TOOL_CALLS]")} "[" call{more} "]"', "more: /, ?/ call", *calls]
+        case _:
+            return None
+
+
+_OBJECT = '{"name": "%s", "%s": '
 
 
 def parameters_of(tool: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from octavo.engine.parsers.choose import OutputFormat
+from octavo.engine.parsers.choose import OutputFormat, make_parser
+from octavo.engine.parsers.pieces import ParsedAnswer
 from octavo.engine.tokenizer import Tokenizer
 from octavo.engine.vocabulary import vocabulary
 from octavo.errors import RequestError
-from octavo.server.thinking_grammar import after_thoughts
-from octavo.server.tool_grammar import moved, named_call, required_calls, strict_calls
+from octavo.server.held import after_thoughts, either, grammar_of, rules_of
+from octavo.server.tool_grammar import call_rules, moved, named_call, required_calls, strict_calls
 from octavo.server.tool_use import ToolUse
 from octavo.structured import StructuredOutputsParams
 from octavo.weights.checkpoint import TokenizerFiles
@@ -44,15 +45,23 @@ class Allows:
         self._store.use_vocabulary(lambda: self._vocabulary)
 
     def __call__(self, asked: StructuredOutputsParams, answer: str) -> bool:
+        return self.ids(asked, answer)
+
+    def ids(self, asked: StructuredOutputsParams, *parts: str | int) -> bool:
+        """The same for texts and ids of control tokens between them."""
         matcher = self._store.matcher(self._store.compile(asked.to_grammar()))
         assert matcher is not None
-        token_ids = self._vocabulary.encode(answer)
+        token_ids = [i for part in parts for i in ([part] if isinstance(part, int) else self._vocabulary.encode(part))]
         return bool(matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting())
 
 
 @pytest.fixture(scope="module")
 def allows(tokenizer: Tokenizer) -> Allows:
     return Allows(tokenizer)
+
+
+def no_control(spelling: str) -> None:
+    return None
 
 
 def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
@@ -99,16 +108,14 @@ def test_a_named_call_is_its_arguments(allows: Allows) -> None:
 
 def test_strict_calls_among_free_text(allows: Allows) -> None:
     use = ToolUse(tools=[tool("f", TREE, strict=True), tool("g", {"type": "string"})])
-    asked = strict_calls(use, OutputFormat(tool_parser="hermes"))
-    assert asked is not None
+    asked = strict_calls(use, OutputFormat(tool_parser="hermes"), no_control)
     good = '<tool_call>\n{"name": "f", "arguments": {"value": 1}}\n</tool_call>'
     for answer in ("", "No call.", f"Well. {good}", good + good):
         assert allows(asked, answer), answer
     for answer in ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', "<tool_call>\n{}", "<tool_call>"):
         assert not allows(asked, answer), answer
-    assert strict_calls(ToolUse(tools=[tool("f", TREE)]), OutputFormat(tool_parser="pythonic")) is None
     with pytest.raises(RequestError) as caught:
-        strict_calls(use, OutputFormat(tool_parser="pythonic"))
+        strict_calls(use, OutputFormat(tool_parser="pythonic"), no_control)
     assert caught.value.param == "tools[0].function.strict"
 
 
@@ -125,16 +132,53 @@ def test_strict_calls_among_free_text(allows: Allows) -> None:
 def test_thoughts_are_free_and_what_follows_obeys(
     allows: Allows, asked: StructuredOutputsParams, right: str, wrong: str
 ) -> None:
-    opened, free = (after_thoughts(asked, MARKS, opened=opened) for opened in (True, False))
-    assert opened is not None and free is not None
+    rules = rules_of(asked)
+    assert rules is not None
+    opened, free = (after_thoughts(rules, "x", MARKS, opened=opened) for opened in (True, False))
     for thoughts in ("</think>", "\nHm: {]\n</think>\n\n"):
         assert allows(opened, thoughts + right) and not allows(opened, thoughts + wrong)
         assert allows(free, "<think>" + thoughts + right) and not allows(free, "<think>" + thoughts + wrong)
     assert allows(free, right) and not allows(free, wrong) and not allows(opened, right)
 
 
-def test_a_grammar_of_ones_own_begins_at_once() -> None:
-    assert after_thoughts(StructuredOutputsParams(grammar='start: "a"'), MARKS, opened=True) is None
+def test_a_grammar_of_ones_own_has_no_rules_to_put_behind_thoughts() -> None:
+    assert rules_of(StructuredOutputsParams(grammar='start: "a"')) is None
+
+
+@pytest.mark.parametrize(
+    ("parser", "calls"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'),
+        ("llama3_json", '{"name": "f", "parameters": %s}'),
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": %s}, {"name": "g", "arguments": {}}]'),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": %s}]'),
+    ],
+)
+def test_an_answer_or_calls(allows: Allows, parser: str, calls: str) -> None:
+    """With a format for the answer the model may still choose to call; either obeys. What is allowed is parsed."""
+    use = ToolUse(tools=[tool("f", TREE), tool("g")])
+    form = OutputFormat(tool_parser=parser)
+    rules, call_lines = rules_of(StructuredOutputsParams(json={"enum": ["yes"]})), call_rules(use, form, no_control)
+    assert rules is not None and call_lines is not None
+    asked = grammar_of(either(rules, call_lines), "response_format")
+    good = calls % '{"value": 1}'
+    assert allows(asked, good) and allows(asked, '"yes"')
+    for wrong in (calls % "{}", '"no"', good + '"yes"', ""):
+        assert not allows(asked, wrong), wrong
+    parsed = make_parser(form, tool_names=use.names, tool_choice="auto")
+    assert parsed is not None
+    answer = ParsedAnswer()
+    answer.add(parsed.feed(good) + parsed.finish())
+    assert answer.text is None and answer.tool_calls[0].arguments == '{"value": 1}'
+
+
+def test_marks_that_are_control_tokens_are_held_as_such(allows: Allows) -> None:
+    """`<s>` stands for a mark here. Text cannot spell it, so that free text is free."""
+    use = ToolUse(tools=[tool("f", TREE, strict=True)])
+    asked = strict_calls(use, OutputFormat(tool_parser="granite"), lambda spelling: 1)
+    assert allows(asked, "Free [{ text.") and allows(asked, "")
+    for arguments, right in (('{"value": 1}', True), ("{}", False)):
+        assert allows.ids(asked, "So: ", 1, f'[{{"name": "f", "arguments": {arguments}}}]') == right
 
 
 def test_only_references_into_the_schema_itself_move() -> None:

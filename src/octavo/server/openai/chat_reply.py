@@ -17,7 +17,7 @@ from octavo.server.openai.chunks import ChunkWriter
 from octavo.server.openai.event_tap import event_frames
 from octavo.server.openai.generation import Answer, Generation
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
-from octavo.server.openai.parsed import delta_fields, message_fields
+from octavo.server.openai.parsed import delta_fields, message_fields, one_call_each
 from octavo.server.openai.protocol import ChatRequest
 from octavo.server.parsing import Parsing
 
@@ -110,9 +110,14 @@ class ParsedChatReply(ChatReply):
         pieces = self._parsing.pieces(index, delta)
         if len(pieces) == 1 and delta.finish_reason is None and isinstance(text := pieces[0], Text):
             return self._writer.chunk(index, delta, text.text, self._logprobs(delta.logprobs))
-        fields = delta_fields(pieces, with_reasoning=self._with_reasoning)
+        logprobs, chunks = self._logprobs(delta.logprobs), []
+        for group in one_call_each(pieces):
+            fields = delta_fields(group, with_reasoning=self._with_reasoning)
+            if fields:
+                chunks.append(self._writer.message(index, fields, delta, logprobs, None))
+                logprobs = None  # they are said once
         reason = self._parsing.finish_reason(index, delta.finish_reason)
-        return self._writer.message(index, fields, delta, self._logprobs(delta.logprobs), reason)
+        return b"".join([*chunks, self._writer.message(index, {}, delta, logprobs, reason)])
 
     def _message(self, answer: Answer) -> tuple[dict[str, Any], str | None]:
         parsed = self._parsing.whole(answer.index, "".join(answer.text), answer.finish_reason)

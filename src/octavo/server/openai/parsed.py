@@ -8,6 +8,16 @@ from typing import Any
 from octavo.engine.parsers.pieces import CallArguments, CallStart, ParsedAnswer, Piece, Reasoning, Text
 
 
+def one_call_each(pieces: list[Piece]) -> list[list[Piece]]:
+    """The pieces in as many chunks as it takes for none to hold parts of two calls: some clients expect that."""
+    groups: list[list[Piece]] = [[]]
+    for piece in pieces:
+        if isinstance(piece, CallStart) and any(isinstance(p, CallStart | CallArguments) for p in groups[-1]):
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
+
+
 def delta_fields(pieces: Iterable[Piece], *, with_reasoning: bool = True) -> dict[str, Any]:
     """The delta of a chunk. Reasoning goes under both names that clients look for."""
     fields: dict[str, Any] = {}

@@ -14,7 +14,7 @@ MAX_TOOLS = 1024
 MAX_DESCRIPTION_CHARS = 1 << 16
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
-_CHOICES = 'none, auto, required, or {"type": "function", "function": {"name": ...}}'
+_CHOICES = 'none, auto, required, {"type": "function", "function": {"name": ...}}, or allowed_tools'
 
 
 def tool_use(context: ServerContext, request: ChatRequest) -> ToolUse | None:
@@ -40,6 +40,8 @@ def tool_use(context: ServerContext, request: ChatRequest) -> ToolUse | None:
 
 def chosen(context: ServerContext, use: ToolUse, choice: Any) -> ToolUse | None:
     """`use` with the choice of the request, in the form of chat completions."""
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        use, choice = _allowed(use, choice.get("allowed_tools", choice))
     if choice == "none":
         return None
     if choice is None or choice == "auto":
@@ -54,6 +56,24 @@ def chosen(context: ServerContext, use: ToolUse, choice: Any) -> ToolUse | None:
     if name not in use.names:
         raise RequestError("tool_choice.function.name", name, "the name of one of the tools")
     return ToolUse(tools=use.tools, choice="named", name=name, parallel=False)
+
+
+def _allowed(use: ToolUse, allowed: Any) -> tuple[ToolUse, str]:
+    """Some of the tools, and whether one of them must be called."""
+    where = "tool_choice.allowed_tools"
+    mode, tools = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
+    if mode not in ("auto", "required"):
+        raise RequestError(f"{where}.mode", mode, "auto or required")
+    if not isinstance(tools, list) or not tools:
+        raise RequestError(f"{where}.tools", tools, "a list of at least one tool")
+    names = []
+    for i, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        names.append(function.get("name") if isinstance(function, dict) else None)
+        if names[-1] not in use.names:
+            raise RequestError(f"{where}.tools[{i}]", tool, "one of the tools")
+    left = [tool for tool in use.tools if tool["function"]["name"] in names]
+    return ToolUse(tools=left, parallel=use.parallel), mode
 
 
 def check_auto(context: ServerContext) -> None:
