@@ -27,13 +27,15 @@ def tool_use(context: ServerContext, request: ChatRequest) -> ToolUse | None:
         if request.tool_choice not in (None, "none", "auto"):
             raise RequestError("tool_choice", request.tool_choice, "none or auto, or left out, without tools")
         return None
+    if len(request.tools) > MAX_TOOLS:
+        raise RequestError("tools", message=f"tools: {len(request.tools)} tools; at most {MAX_TOOLS} are allowed")
     tools = [_checked_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools)]
-    names = [tool["function"]["name"] for tool in tools]
-    for i, name in enumerate(names):
-        if name in names[:i]:
+    seen: set[str] = set()
+    for i, tool in enumerate(tools):
+        name = tool["function"]["name"]
+        if name in seen:
             raise RequestError(f"tools[{i}].function.name", name, "a name that no other tool has")
-    if len(tools) > MAX_TOOLS:
-        raise RequestError("tools", message=f"tools: {len(tools)} tools; at most {MAX_TOOLS} are allowed")
+        seen.add(name)
     parallel = request.parallel_tool_calls is not False
     return chosen(context, ToolUse(tools=tools, parallel=parallel), request.tool_choice)
 
