@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emula
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-page fuzz-quick test-torch test-full coverage soak check format build model bench size paper docs sanitize emulate clean
+.PHONY: help serve test test-clients test-page fuzz-quick test-torch test-full coverage soak check format build model bench size paper docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -62,6 +62,9 @@ test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and 
 
 test-page: $(VENV)/.page model  ## the chat page in headless Chromium, which must be there (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pytest -m "page" $(ARGS)
+
+test-clients: $(VENV)/.test  ## LiteLLM, LangChain, LlamaIndex, llm, lm-eval, guidellm, aiperf: each in its own environment (gigabytes)
+	$(BIN)/python tests/clients/run.py --environments build/clients $(ARGS)
 
 fuzz-quick: $(VENV)/.test  ## 20 000 bad requests to a real server (SEED=N for the same again), with and without assertions
 	cd tests && ../$(BIN)/python -m fuzz.run $(if $(SEED),--seed $(SEED))
