@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emula
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-clients test-page fuzz-quick test-torch test-full coverage soak check format build model bench size paper docs sanitize emulate clean
+.PHONY: help serve test test-clients test-page fuzz-quick test-torch test-full test-schemas coverage soak check format build model bench size paper docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -72,6 +72,10 @@ fuzz-quick: $(VENV)/.test  ## 20 000 bad requests to a real server (SEED=N for t
 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)
+
+test-schemas: export OCTAVO_SCHEMAS = 300
+test-schemas: $(VENV)/.test model  ## structured output on all 300 schemas
+	$(BIN)/python -m pytest -s -q tests/schemas $(ARGS)
 
 coverage: $(VENV)/.test  ## every branch of the core is taken by its own quick tests
 	$(BIN)/python -m pytest tests/unit/core --durations=0 --durations-min=5 \
