@@ -151,7 +151,7 @@ def _schema_text(schema: Any, where: str) -> str:
         schema = _json_value(schema, where)
     if schema is not True and not isinstance(schema, dict):
         raise RequestError(where, schema, "a JSON schema: an object, or true for any value")
-    return _json_text(schema, where)
+    return _json_text({} if schema is True else schema, where)
 
 
 def _any_of(choices: tuple[str, ...], where: str) -> str:

@@ -52,3 +52,25 @@ def test_an_engine_that_keeps_dying_makes_the_server_unhealthy(start_server: Any
     assert server.metric("octavo:engine_up") == 0
     server.signal(signal.SIGTERM)
     assert server.wait_exit() == 0
+
+
+def test_an_answer_with_a_grammar_goes_on_in_the_new_engine(start_server: Any) -> None:
+    server = start_server("--num-blocks", "100")
+    body = {
+        "prompt": "Once",
+        "max_tokens": 200,
+        "seed": 4,
+        "structured_outputs": {"regex": r"([A-Z][a-z]{2,9}\. ){25}"},
+    }
+    whole = server.post("/v1/completions", body).body["choices"][0]
+    text, frames = "", 0
+    with server.open_stream("/v1/completions", body) as reply:
+        for line in reply:
+            if not line.startswith(b"data: {"):
+                continue
+            frames += 1
+            if frames == 2:
+                kill_engine(server)
+            chunk = json.loads(line.removeprefix(b"data: "))
+            text += chunk["choices"][0]["text"]
+    assert text == whole["text"] and len(text) > 100

@@ -17,7 +17,7 @@ TAG = {"begin": "<call=f>", "schema": {"type": "null"}, "end": "</call>"}
     [
         ({"json": {"b": 1, "a": 2}}, JSON_SCHEMA, '{"b":1,"a":2}', "structured_outputs.json"),
         ({"json": ' {"type" : "null"}'}, JSON_SCHEMA, '{"type":"null"}', "structured_outputs.json"),
-        ({"json": True}, JSON_SCHEMA, "true", "structured_outputs.json"),
+        ({"json": True}, JSON_SCHEMA, "{}", "structured_outputs.json"),
         ({"json_object": True}, JSON_SCHEMA, '{"type":"object"}', "structured_outputs.json_object"),
         ({"regex": "a+"}, REGEX, "a+", "structured_outputs.regex"),
         ({"choice": ["é", 'q"']}, LARK, 'start: "é" | "q\\""', "structured_outputs.choice"),
