@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cases import chat_scenarios, core_scenarios, memory_scenarios, scenarios
+from cases import chat_scenarios, core_scenarios, grammar_scenarios, memory_scenarios, scenarios
 from cases.http_runner import ADMIN_KEY, HTTPRunner
 from cases.runner import CASES
 from support.repeating_chat import start_repeating_chat
@@ -44,6 +44,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "skip",
     ),
     "hanging": ("--executor", "support.scripted:HangingExecutor", "--stall-timeout", "0.4"),
+    "refusing": ("--executor", "support.refusing:RefusingExecutor", "--num-blocks", "600"),
     "short": ("--block-size", "4", "--num-blocks", "51", "--admin-api-key", ADMIN_KEY),
 }
 """What the servers of cases about KV memory are started with."""
@@ -120,7 +121,7 @@ def runners(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 
 def scenario(name: str) -> Callable[..., None]:
     """A scenario by its name."""
-    for module in (scenarios, memory_scenarios, core_scenarios, chat_scenarios):
+    for module in (scenarios, memory_scenarios, core_scenarios, chat_scenarios, grammar_scenarios):
         found: Callable[..., None] | None = getattr(module, name, None)
         if found is not None:
             return found
