@@ -339,7 +339,7 @@ def test_one_folder_has_one_server(start_server: Any, keeper: ServerProcess, fol
 def test_a_killed_servers_batches_go_on_and_no_line_runs_twice(start_server: Any, tmp_path: Path) -> None:
     """Killed in the midst of a batch, twice; the third server ends it."""
     flags = ("--files-dir", str(tmp_path / "kept"), "--num-blocks", "200", "--max-num-seqs", "4")
-    rows = lines(60, 150)
+    rows = lines(120, 150)
     for row in rows:
         row["body"]["ignore_eos"] = True
     server = start_server(*flags)
@@ -363,11 +363,11 @@ def test_a_killed_servers_batches_go_on_and_no_line_runs_twice(start_server: Any
         early = {}
         for text in output.read_bytes().split(b"\n")[:-1]:
             early[json.loads(text)["custom_id"]] = json.loads(text)["id"]
-        assert 8 <= len(early) < 60
+        assert 8 <= len(early) < 120
         server = start_server(*flags)
     with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
         done = wait(client, batch_id, "completed")
-        assert done.request_counts.completed == done.request_counts.total == 60
+        assert done.request_counts.completed == done.request_counts.total == 120
         answers = rows_of(client, done.output_file_id)
         assert sorted(row["custom_id"] for row in answers) == sorted(row["custom_id"] for row in rows)
         ids = {row["custom_id"]: row["id"] for row in answers}
