@@ -1,7 +1,7 @@
 """Compiled grammars: what a row's matcher is copied from. llguidance compiles them, and says which tokens may follow.
 
 It is loaded with the first grammar. Its own limits bound the work for any text: those here keep a compilation below a
-second, and a step's mask below a tenth of one.
+second, and a step's mask at some hundredths of one.
 """
 
 from __future__ import annotations
