@@ -23,6 +23,8 @@ class Sample:
     calls: list[tuple[str, str]] = field(default_factory=list)
     reasoning: str | None = None
     opened: bool = False
+    broken: bool = False
+    """Whether arguments are no JSON."""
 
 
 WEATHER = '{"location": "San Francisco, CA, USA"}'
@@ -108,6 +110,15 @@ SAMPLES = [
         '<tool_call>call it<tool_call>{"name": "get_time", "arguments": {}}</tool_call>',
         text="<tool_call>call it",
         calls=[("get_time", "{}")],
+    ),
+    Sample(
+        "hermes-brackets-crossed",
+        "hermes",
+        MADE,
+        '<tool_call>{"name": "get_time", "arguments": {"a": [1}}</tool_call> ok',
+        text="}}</tool_call> ok",
+        calls=[("get_time", '{"a": [1')],
+        broken=True,
     ),
     Sample(
         "llama31-typed",

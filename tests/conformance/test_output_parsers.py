@@ -73,7 +73,7 @@ def test_what_is_in_a_sample(sample: Sample) -> None:
     assert answer.text == sample.text
     assert answer.reasoning == sample.reasoning
     for call in answer.tool_calls:
-        assert isinstance(json.loads(call.arguments), dict)
+        assert sample.broken or isinstance(json.loads(call.arguments), dict)
 
 
 def test_every_registered_parser_has_samples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import openai
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
 from support.repeating_chat import start_repeating_chat
 from support.server_process import ServerProcess
@@ -185,6 +186,27 @@ def test_the_clients_own_accumulator(repeating: ServerProcess) -> None:
     calls = final.choices[0].message.tool_calls or []
     assert [json.loads(call.function.arguments) for call in calls] == [json.loads(ARGUMENTS), {}]
     assert sum(event.type == "tool_calls.function.arguments.done" for event in events) == 2
+
+
+def test_the_async_client(repeating: ServerProcess) -> None:
+    """Several streams at once, each with its own calls."""
+
+    async def one(client: AsyncOpenAI, which: int) -> str:
+        text = f'<tool_call>{{"name": "get_time", "arguments": {{"which": {which}}}}}</tool_call>'
+        messages: Any = [{"role": "user", "content": text}]
+        arguments = ""
+        async for chunk in await client.chat.completions.create(
+            model="tiny", messages=messages, tools=TOOLS, stream=True
+        ):
+            for call in chunk.choices[0].delta.tool_calls or []:
+                arguments += call.function.arguments or "" if call.function else ""
+        return arguments
+
+    async def all_of_them() -> list[str]:
+        async with AsyncOpenAI(base_url=f"{repeating.url}/v1", api_key="unused", max_retries=0) as client:
+            return await asyncio.gather(*[one(client, which) for which in range(8)])
+
+    assert asyncio.run(all_of_them()) == [json.dumps({"which": which}) for which in range(8)]
 
 
 def test_a_conversation_with_calls_goes_on(chat: Callable[..., Any], repeating: ServerProcess) -> None:
