@@ -31,11 +31,15 @@ def user(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {KEYS[name]}"}
 
 
-@pytest.fixture(scope="module")
-def guarded(start_server: Any, tmp_path_factory: pytest.TempPathFactory) -> ServerProcess:
+@pytest.fixture(scope="module", params=["", "1"], ids=["plain", "optimised"])
+def guarded(
+    request: pytest.FixtureRequest, start_server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> ServerProcess:
+    """With assertions, and without: no refusal may hang on one."""
     path = tmp_path_factory.mktemp("keys") / "keys"
     path.write_text("".join(f"{tenant} {key}\n" for tenant, key in KEYS.items()))
-    server: ServerProcess = start_server("--api-key-file", str(path), "--num-blocks", "600", "--admin-api-key", "adm")
+    flags = ("--api-key-file", str(path), "--num-blocks", "600", "--admin-api-key", "adm")
+    server: ServerProcess = start_server(*flags, env={"PYTHONOPTIMIZE": request.param})
     return server
 
 
