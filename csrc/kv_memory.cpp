@@ -98,9 +98,11 @@ KVMemory::KVMemory(std::vector<int32_t> layer_groups, int64_t num_kv_heads, int6
     madvise(memory, mapped_bytes_, MADV_HUGEPAGE);  // only a hint: small pages work too
 #endif
     pool_.base = static_cast<uint8_t*>(memory);
+    first_touch_ = std::make_unique<FirstTouch>(pool_.base, mapped_bytes_);
 }
 
 KVMemory::~KVMemory() {
+    first_touch_.reset();
     if (pool_.base) munmap(pool_.base, mapped_bytes_);
 }
 
@@ -146,6 +148,11 @@ void KVMemory::import_block(int64_t index, const void* data, size_t size) {
     std::memcpy(pool_.base + size_t(index) * pool_.block_bytes, data, size);
 }
 
+void KVMemory::expect(int64_t index) {
+    check_block(index);
+    first_touch_->want(size_t(index + 1) * pool_.block_bytes);
+}
+
 void bind_kv_memory(nb::module_& m) {
     using Tables = nb::ndarray<nb::numpy, int32_t, nb::ndim<3>, nb::c_contig>;
     using Slot = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig>;
@@ -167,6 +174,9 @@ void bind_kv_memory(nb::module_& m) {
             nb::rv_policy::reference_internal,
             "int32 [num_groups, max_num_seqs, max_blocks_per_seq], writable, shared.")
         .def_prop_ro("bytes_per_block", [](const KVMemory& self) { return self.pool().block_bytes; })
+        .def("expect", &KVMemory::expect, nb::arg("block"),
+             "Blocks up to this one are in use, or will be at once: memory for some more is made ready meanwhile.")
+        .def_prop_ro("ready_bytes", &KVMemory::ready_bytes, "Bytes from block 0 on that were made ready so far.")
         .def("copy_blocks", &KVMemory::copy_blocks, nb::arg("pairs"), Release(),
              "Copy whole blocks, (source, destination), in order. Raises IndexError before anything is copied.")
         .def("erase_blocks", &KVMemory::erase_blocks, nb::arg("blocks"), Release(), "Fill blocks with zero bytes.")

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "first_touch.h"
 #include "kv_pool.h"
 
 namespace octavo {
 
-// Blocks live in one anonymous mapping: zero, huge pages where the system gives them, resident only once written.
+// Blocks live in one anonymous mapping: zero, huge pages where the system gives them, resident only once written or
+// expected to be.
 // Not thread-safe: the worker changes blocks and tables between steps.
 class KVMemory {
   public:
@@ -31,6 +34,10 @@ class KVMemory {
     void export_to(int64_t index, void* data, size_t size) const;
     void import_block(int64_t index, const void* data, size_t size);
 
+    // Blocks up to this one are in use, or will be at once: memory for some more is made ready meanwhile.
+    void expect(int64_t index);
+    size_t ready_bytes() const { return first_touch_->ready(); }
+
   private:
     void check_block(int64_t index) const;
     void check_size(size_t size) const;
@@ -40,6 +47,7 @@ class KVMemory {
     std::vector<int32_t> tables_;
     size_t mapped_bytes_ = 0;
     KVPool pool_{};
+    std::unique_ptr<FirstTouch> first_touch_;
 };
 
 }  // namespace octavo

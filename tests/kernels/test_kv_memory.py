@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import re
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +135,58 @@ def test_a_large_pool_takes_no_memory_until_it_is_written() -> None:
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def wait_for(kv: Any, num_bytes: int) -> None:
+    until_s = time.monotonic() + 30
+    while kv.ready_bytes < num_bytes:
+        assert time.monotonic() < until_s, f"{kv.ready_bytes} of {num_bytes} bytes are ready"
+        time.sleep(0.01)
+
+
+LARGE: dict[str, Any] = {"layer_groups": (0,) * 8, "num_kv_heads": 8, "head_dim": 128, "block_size": 32}
+AHEAD = 128 << 20
+
+
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (5, 14), reason="MADV_POPULATE_WRITE is of Linux 5.14"
+)
+def test_memory_is_ready_before_it_is_written_and_no_more_of_it_than_that() -> None:
+    kv = make(**LARGE, num_blocks=400)  # 400 MiB
+    assert kv.bytes_per_block == 1 << 20
+    before = resident_bytes()
+    assert kv.ready_bytes == 0
+    kv.expect(0)
+    wait_for(kv, AHEAD + (1 << 20))
+    assert AHEAD <= resident_bytes() - before < AHEAD + (40 << 20)
+    assert kv.ready_bytes == AHEAD + (1 << 20)
+    kv.expect(0)
+    kv.expect(350)
+    wait_for(kv, 400 << 20)
+    assert kv.ready_bytes == 400 << 20
+
+
+def test_what_is_in_memory_stays_there_while_more_becomes_ready() -> None:
+    kv = make(**LARGE, num_blocks=300)
+    rng = np.random.default_rng(0)
+    written = {}
+    for block in range(0, 300, 7):
+        kv.expect(block)
+        written[block] = rng.bytes(kv.bytes_per_block)
+        kv.import_block(block, written[block])
+    for block, data in written.items():
+        assert kv.export_block(block) == data
+    assert not np.frombuffer(kv.export_block(299), np.uint8).any()
+
+
+def test_memory_may_go_while_it_becomes_ready() -> None:
+    for _ in range(20):
+        kv = make(**LARGE, num_blocks=300)
+        kv.expect(299)
+        del kv
+
+
+@pytest.mark.parametrize("block", [-1, 10, 1 << 40])
+def test_a_block_that_is_not_there_is_not_expected(block: int) -> None:
+    with pytest.raises(IndexError, match="block"):
+        make().expect(block)

@@ -111,6 +111,9 @@ class KVMemory(Protocol):
     """int32 `[num_groups, max_num_seqs, max_blocks_per_seq]`, in host memory, written by the worker between steps.
     Token t of row r in group g lives in block `block_tables[g, r, t // block_size]` at offset `t % block_size`."""
 
+    def expect(self, block: int) -> None:
+        """Blocks up to this one are in use, or will be at once. A hint: a back end may make memory ready."""
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination), in order."""
 

@@ -51,6 +51,9 @@ class ReferenceKVMemory:
         self.slots = [shape.layer_groups[:i].count(g) for i, g in enumerate(shape.layer_groups)]
         """Place of each layer in its group's page."""
 
+    def expect(self, block: int) -> None:
+        pass
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:
             self.blocks[destination] = self.blocks[source]

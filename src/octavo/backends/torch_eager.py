@@ -58,6 +58,9 @@ class TorchKVMemory:
         self.block_tables: Int32Array = np.zeros(tables, np.int32)
         self.slots = [shape.layer_groups[:i].count(g) for i, g in enumerate(shape.layer_groups)]
 
+    def expect(self, block: int) -> None:
+        pass
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:
             self.blocks[destination] = self.blocks[source]

@@ -49,6 +49,7 @@ class ModelRunner:
         self._steady = SteadyDecode(backend, program, state, self._grammars)
         self._batch_index: Int32Array = np.zeros(len(state.num_tokens), np.int32)
         """Place of a row in the current batch; only entries of the batch's own rows are read."""
+        kv.expect(0)
         self._masks: dict[int, TokenMask] = {}
         """What the grammars of the rows being sampled allow."""
 
@@ -87,6 +88,7 @@ class ModelRunner:
         if plan.table_growth:
             group, row, column, block = np.array(plan.table_growth, np.int32).T
             tables[group, row, column] = block
+            self._kv.expect(int(block.max()))
 
     def _move_blocks(self, plan: StepPlan) -> tuple[list[int], list[int], float] | None:
         """Returns slots and blocks whose swap failed and the seconds that swapping took; None without swaps."""
