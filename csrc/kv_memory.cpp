@@ -149,7 +149,7 @@ void KVMemory::import_block(int64_t index, const void* data, size_t size) {
 }
 
 void KVMemory::expect(int64_t index) {
-    check_block(index);
+    if (index < 0 || index >= pool_.num_blocks) return;  // whoever uses it will be told
     first_touch_->want(size_t(index + 1) * pool_.block_bytes);
 }
 
