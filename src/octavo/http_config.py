@@ -10,6 +10,8 @@ from octavo.settings import check_choices, check_range, setting
 _KEYS = "Keys: who may call"
 _LIMITS = "Limits of requests and connections"
 _ANSWERS = "Answers: tools and reasoning"
+_SAMPLING = "Sampling: what requests leave out"
+_STREAMS = "Event streams"
 
 TOOL_CALL_PARSERS = (
     *("auto", "none", "hermes", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic", "mistral", "granite"),
@@ -73,6 +75,24 @@ class HTTPConfig:
         section=_ANSWERS,
     )
 
+    generation_config: str = setting(
+        "auto",
+        "where sampling parameters that a request leaves out come from: auto (the model's generation_config.json), "
+        "vllm (none of them), or a folder with such a file",
+        section=_SAMPLING,
+    )
+    override_generation_config: str = setting(
+        "{}", "JSON object of such parameters, which goes before that file", section=_SAMPLING
+    )
+
+    enable_force_include_usage: bool = setting(
+        False, "end every stream with its usage, whether or not stream_options ask for it", section=_STREAMS
+    )
+    sse_keep_alive_interval: float = setting(
+        0.0, "seconds without anything to send after which a stream gets a comment; 0 sends none", section=_STREAMS
+    )
+    stream_interval: int = setting(1, "tokens in one event of a stream, after the first", section=_STREAMS)
+
     max_connections: int = setting(4096, "connections at once; more get 503", section=_LIMITS)
     max_header_bytes: int = setting(64 << 10, "request line and headers, in bytes", section=_LIMITS)
     max_body_bytes: int = setting(16 << 20, "largest request body, in bytes", section=_LIMITS)
@@ -122,6 +142,8 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("port", 0, 65535, ""),
     ("shutdown_timeout", 0, 1e6, " seconds"),
     ("stall_timeout", 0.1, 1e6, " seconds"),
+    ("sse_keep_alive_interval", 0, 1e6, " seconds"),
+    ("stream_interval", 1, 1 << 20, " tokens"),
     ("max_connections", 1, 1 << 20, ""),
     ("max_header_bytes", 1024, 1 << 24, " bytes"),
     ("max_body_bytes", 1024, 1 << 40, " bytes"),

@@ -164,6 +164,11 @@ class AsyncEngine:
         return self._front_end.template_source
 
     @property
+    def generation_config(self) -> Mapping[str, Any]:
+        """What the model's generation_config.json holds; empty without one. Nothing here applies it."""
+        return self._front_end.generation_config
+
+    @property
     def max_tokens(self) -> int:
         """Tokens of prompt and answer together, at most."""
         return self._input.max_tokens

@@ -10,20 +10,31 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
+from octavo.engine.generation_config import GENERATION_CONFIG, generation_config_in, sampling_values
 from octavo.engine.input_processor import InputProcessor, check_text
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ModelFileError, RequestError
-from octavo.messages import EngineInfo
+from octavo.messages import EngineInfo, SamplingParams
 from octavo.weights.checkpoint import TokenizerFiles
 from octavo.weights.files import read_text
 from octavo.weights.sources import ModelFiles, open_checkpoint
 
 
 class FrontEnd:
-    """A model's tokenizer and chat template."""
+    """A model's tokenizer and chat template.
 
-    def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> None:
+    Attributes:
+        generation_config: What the model's generation_config.json holds; empty without one.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        generation_config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
+        self.generation_config = generation_config or {}
         self._chat_template = chat_template
 
     @classmethod
@@ -46,10 +57,11 @@ class FrontEnd:
             parts = msgspec.structs.replace(parts, chat_template=read_text(path, 4 * MAX_TEMPLATE_CHARS))
             name = path.name
         tokenizer = Tokenizer.load(parts)
+        generation_config = generation_config_in(files.path) if files.kind == "huggingface" else None
         if parts.chat_template is None:
-            return cls(tokenizer, None)
+            return cls(tokenizer, None, generation_config)
         variables = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
-        return cls(tokenizer, ChatTemplate(parts.chat_template, variables, file=name))
+        return cls(tokenizer, ChatTemplate(parts.chat_template, variables, file=name), generation_config)
 
     @property
     def template_source(self) -> str | None:
@@ -58,6 +70,18 @@ class FrontEnd:
 
     def input_processor(self, info: EngineInfo, *, seed: int | None = None) -> InputProcessor:
         return InputProcessor(info, self.tokenizer, seed=seed)
+
+    def default_sampling(self) -> SamplingParams:
+        """What the model's generation_config.json asks for.
+
+        Raises:
+            ModelFileError: If a value cannot be.
+        """
+        try:
+            return SamplingParams(**sampling_values(self.generation_config))
+        except RequestError as error:
+            why = f"is {str(error.value)[:40]}; must be {error.allowed}"
+            raise ModelFileError(GENERATION_CONFIG, str(error.param), why) from None
 
     def render_chat(
         self,

@@ -109,6 +109,15 @@ class LLM:
         ]
         return self._run(prepared, progress)
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """How the makers of the model would have it sampled, by its generation_config.json; `SamplingParams()` where it
+        says nothing. Nothing takes them unless they are passed.
+
+        Raises:
+            ModelFileError: If a value in the file cannot be.
+        """
+        return self._front_end.default_sampling()
+
     def beam_search(
         self,
         prompts: Prompt | list[str] | list[list[int]],

@@ -15,6 +15,7 @@ from octavo.messages import EngineInfo
 from octavo.server.lifecycle import Lifecycle
 from octavo.server.metrics import ServerMetrics
 from octavo.server.parsing import AnswerFormat
+from octavo.server.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 
 if TYPE_CHECKING:
     from octavo.engine.async_engine import AsyncEngine
@@ -38,6 +39,8 @@ class ServerContext:
     """When the server started, in seconds since the epoch."""
     answer_format: AnswerFormat
     """How the model writes reasoning and tool calls."""
+    defaults: SamplingDefaults = NO_DEFAULTS
+    """For what requests leave out."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     _reported: set[str] = field(default_factory=set)
 
@@ -70,7 +73,10 @@ def served_names(http: HTTPConfig, info: EngineInfo) -> tuple[str, ...]:
     return (name or "model",)
 
 
-def system_fingerprint(info: EngineInfo) -> str:
-    """Changes whenever the same seed could give another answer: other program, model, kernels or precision."""
-    parts = (__version__, info.model, info.kernel_path, info.weight_dtype, info.kv_dtype)
+def system_fingerprint(info: EngineInfo, defaults: SamplingDefaults = NO_DEFAULTS) -> str:
+    """Changes whenever the same request could have another answer: other program, model, kernels, precision, or other
+    values for what it leaves out."""
+    parts: tuple[str, ...] = (__version__, info.model, info.kernel_path, info.weight_dtype, info.kv_dtype)
+    if defaults != NO_DEFAULTS:
+        parts += (defaults.fingerprint(),)
     return "fp_" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

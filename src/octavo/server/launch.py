@@ -68,6 +68,7 @@ class Launch:
         from octavo.server.listen import check_certificate, listening, raise_file_limit
 
         check_certificate(self._http)
+        _check_sampling(self._http)
         if self._http.api_key_file is not None:
             read_key_file(self._http.api_key_file)  # a mistake in it is told before a model is read
         raise_file_limit()
@@ -157,6 +158,18 @@ def _begin_host(name: str) -> Host | None:
     host = ProcessHost()
     host.begin()
     return host
+
+
+def _check_sampling(http: HTTPConfig) -> None:
+    """A mistake in it is told before a model is read. There is none in the defaults, which need no import."""
+    usual = HTTPConfig()
+    if (http.generation_config, http.override_generation_config) != (
+        usual.generation_config,
+        usual.override_generation_config,
+    ):
+        from octavo.server.sampling_defaults import sampling_defaults
+
+        sampling_defaults(http, {})
 
 
 def _configure_logging(level: str) -> None:

@@ -35,6 +35,7 @@ from octavo.server.page_files import PAGE_FILES
 from octavo.server.parsing import answer_format
 from octavo.server.responses.routes import OneResponse, Responses
 from octavo.server.responses.store import ResponseStore
+from octavo.server.sampling_defaults import sampling_defaults
 from octavo.server.status import Health, Load, Metrics, Ping, Ready, Version
 from octavo.server.tokens import Detokenize, Tokenize
 
@@ -43,15 +44,21 @@ if TYPE_CHECKING:
 
 
 def make_context(engine: AsyncEngine, http: HTTPConfig) -> ServerContext:
-    """The parts of a server for a running engine."""
+    """The parts of a server for a running engine.
+
+    Raises:
+        ConfigError, ModelFileError: If a sampling parameter given for requests without one cannot be.
+    """
+    defaults = sampling_defaults(http, engine.generation_config)
     return ServerContext(
         engine=engine,
         http=http,
         metrics=ServerMetrics(engine.info.max_model_len),
         model_names=served_names(http, engine.info),
-        fingerprint=system_fingerprint(engine.info),
+        fingerprint=system_fingerprint(engine.info, defaults),
         created=int(time.time()),
         lifecycle=Lifecycle(http.request_timeout),
+        defaults=defaults,
         answer_format=answer_format(http, engine.chat_template_source, engine.tokenizer),
     )
 

@@ -27,6 +27,7 @@ INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 """Suffixes of formats that can run code when they are opened."""
 MAX_CONFIG_BYTES = 4 << 20
+GENERATION_CONFIG = "generation_config.json"
 MAX_TEMPLATE_BYTES = 4 << 20
 MAX_SHARDS = 1 << 12
 
@@ -111,13 +112,21 @@ def _config(raw: bytes, folder: Path) -> JSONObject:
             f"{CONFIG}: weights quantised by {str(method)[:40]!r}; supported are bf16, f16, f32, and GGUF files"
         )
     ids = _eos_ids(config, CONFIG)
-    generation = folder / "generation_config.json"
-    if generation.exists():
-        ids += _eos_ids(read_json(generation, JSONObject, MAX_CONFIG_BYTES), generation.name)
+    ids += _eos_ids(read_generation_config(folder) or {}, GENERATION_CONFIG)
     if ids:
         ids = list(dict.fromkeys(ids))
         config["eos_token_id"] = ids[0] if len(ids) == 1 else ids
     return config
+
+
+def read_generation_config(folder: Path) -> JSONObject | None:
+    """The object in the folder's generation_config.json; None where there is no such file.
+
+    Raises:
+        ModelFileError: If it is not JSON, or no object.
+    """
+    path = folder / GENERATION_CONFIG
+    return read_json(path, JSONObject, MAX_CONFIG_BYTES) if path.exists() else None
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:

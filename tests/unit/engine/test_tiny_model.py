@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo import LLM, AsyncEngine, EngineConfig, RequestOutput, SamplingParams
 from octavo.engine.process_host import ProcessHost
-from octavo.errors import RequestError
+from octavo.errors import ModelFileError, RequestError
 from support.paths import TESTS, TINYSTORIES
 
 SETTINGS: dict[str, Any] = {
@@ -178,3 +181,17 @@ def test_beams_from_python() -> None:
         with pytest.raises(RequestError, match="9 sequences at once"):
             llm.beam_search("Lily", beam_width=9)
         assert llm.kv_stats().num_held_blocks == 0 and llm.audit() == []
+
+
+def test_default_sampling_is_what_the_makers_of_the_model_say(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(TINYSTORIES, folder)
+    with LLM(**{**SETTINGS, "model": str(folder)}) as llm:
+        assert llm.get_default_sampling_params() == SamplingParams()
+    wish = {"temperature": 0.6, "top_k": 20, "max_new_tokens": 9, "eos_token_id": 2}
+    (folder / "generation_config.json").write_text(json.dumps(wish))
+    with LLM(**{**SETTINGS, "model": str(folder)}) as llm:
+        assert llm.get_default_sampling_params() == SamplingParams(temperature=0.6, top_k=20, max_tokens=9)
+    (folder / "generation_config.json").write_text('{"top_p": 7}')
+    with LLM(**{**SETTINGS, "model": str(folder)}) as llm, pytest.raises(ModelFileError, match=r"top_p.*is 7"):
+        llm.get_default_sampling_params()

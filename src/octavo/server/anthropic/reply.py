@@ -34,12 +34,13 @@ class MessageWriter:
 
     Args:
         model: What the request calls the model.
+        max_tokens: The answer's limit.
     """
 
-    def __init__(self, request: MessagesRequest, chat: OpenChat, model: str) -> None:
+    def __init__(self, request: MessagesRequest, chat: OpenChat, model: str, max_tokens: int | None) -> None:
         self._chat = chat
         self._model = model
-        self._max_tokens = request.max_tokens
+        self._max_tokens = request.max_tokens if max_tokens is None else max_tokens
         self._shows_thinking = request.thinking is not None and request.thinking.type != "disabled"
         self._id = f"msg_{uuid.uuid4().hex}"
         self._started = False

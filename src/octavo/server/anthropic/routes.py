@@ -12,7 +12,7 @@ from octavo.server.anthropic.reply import CLOSING, MessageWriter
 from octavo.server.anthropic.translate import chat_body, field_name
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
-from octavo.server.line import line_of
+from octavo.server.keep_alive import frames_to
 from octavo.server.openai.chat import open_chat, render
 from octavo.server.openai.protocol import ChatRequest, convert, parse_chat
 from octavo.server.openai.tools import tool_use
@@ -40,9 +40,10 @@ class Messages(Endpoint[tuple[MessagesRequest, ChatRequest]]):
         asked, translated = request
         with renamed(field_name):
             chat = await open_chat(self.context, translated, arrival_s, fill=True)
-        writer = MessageWriter(asked, chat, asked.model)
+        writer = MessageWriter(asked, chat, asked.model, self.context.defaults.limit(asked.max_tokens))
         if asked.stream:
-            await send_events(send, writer.frames(line_of(scope)), self.context.lifecycle, CLOSING)
+            frames = frames_to(self.context, scope, writer.frames)
+            await send_events(send, frames, self.context.lifecycle, CLOSING)
         else:
             await send_json(send, 200, json_bytes(await writer.whole()))
 

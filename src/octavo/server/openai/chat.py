@@ -15,13 +15,14 @@ from octavo.messages import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
-from octavo.server.line import line_of
+from octavo.server.keep_alive import frames_to
 from octavo.server.openai.chat_reply import ChatReply, ParsedChatReply
 from octavo.server.openai.generation import LONG_PROMPT_CHARS, Generation, prepare
 from octavo.server.openai.messages import plain_messages
 from octavo.server.openai.protocol import ChatRequest, parse_chat, sampling_params
 from octavo.server.openai.tools import tool_use
 from octavo.server.parsing import Parsing
+from octavo.server.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from octavo.server.sse import json_bytes, send_events
 from octavo.server.tool_use import ToolUse
 
@@ -40,7 +41,7 @@ class ChatCompletions(Endpoint[ChatRequest]):
         else:
             reply = ParsedChatReply(context, request, chat.generation, chat.parsing)
         if request.stream:
-            await send_events(send, reply.frames(line_of(scope)), context.lifecycle)
+            await send_events(send, frames_to(context, scope, reply.frames), context.lifecycle)
         else:
             await send_json(send, 200, json_bytes(reply.whole(await chat.generation.collect())))
 
@@ -75,9 +76,10 @@ async def open_chat(
         RequestError, OverloadedError, ShuttingDownError: If it cannot be answered as asked.
     """
     context.check_model(request.model)
-    params = chat_params(request)
+    params = chat_params(request, context.defaults)
     tools = tool_use(context, request)
     token_ids = await render(context, request, tools)
+    fill = fill or asked_limit(request) is None
     if fill and params.max_tokens is not None and len(token_ids) + params.max_tokens > context.engine.max_tokens:
         params = msgspec.structs.replace(params, max_tokens=None)
     begin = _answer_begin(request)
@@ -88,11 +90,16 @@ async def open_chat(
     return OpenChat(Generation(context, prompts, params.n, arrival_s, reasoning), parsing, tools)
 
 
-def chat_params(request: ChatRequest) -> SamplingParams:
+def chat_params(request: ChatRequest, defaults: SamplingDefaults = NO_DEFAULTS) -> SamplingParams:
     """The request's sampling parameters. Without a limit an answer may fill the context."""
-    limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    limit = defaults.limit(asked_limit(request))
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return sampling_params(request, max_tokens=limit, logprobs=logprobs)
+    return sampling_params(request, defaults, max_tokens=limit, logprobs=logprobs)
+
+
+def asked_limit(request: ChatRequest) -> int | None:
+    """How many tokens the request lets its answer have at most, if it says."""
+    return request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
 
 
 async def render(context: ServerContext, request: ChatRequest, tools: ToolUse | None = None) -> list[int]:

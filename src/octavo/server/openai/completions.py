@@ -19,13 +19,15 @@ from octavo.messages import SamplingParams, TokenLogprobs
 from octavo.server.context import ServerContext
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
-from octavo.server.line import Line, line_of
+from octavo.server.keep_alive import frames_to
+from octavo.server.line import Line
 from octavo.server.openai.chunks import ChunkWriter
 from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.event_tap import event_frames
 from octavo.server.openai.generation import Answer, Generation, prepare
 from octavo.server.openai.logprobs import TextOffsets, completion_logprobs, prompt_logprobs, prompt_offsets
 from octavo.server.openai.protocol import CompletionRequest, parse_completion, sampling_params
+from octavo.server.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from octavo.server.sse import json_bytes, send_events
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class Completions(Endpoint[CompletionRequest]):
         generation = Generation(context, prompts, request.n or 1, arrival_s)
         reply = CompletionReply(context, request, generation)
         if request.stream:
-            await send_events(send, reply.frames(line_of(scope)), context.lifecycle)
+            await send_events(send, frames_to(context, scope, reply.frames), context.lifecycle)
         else:
             await send_json(send, 200, json_bytes(reply.whole(await generation.collect())))
 
@@ -78,15 +80,18 @@ def split_prompts(prompt: str | list[Any] | None, max_prompts: int) -> list[tupl
     return [(f"prompt[{i}]", item) for i, item in enumerate(prompt)]
 
 
-def completion_params(request: CompletionRequest) -> SamplingParams:
+def completion_params(request: CompletionRequest, defaults: SamplingDefaults = NO_DEFAULTS) -> SamplingParams:
     """The request's sampling parameters. Echoed logprobs are the prompt's logprobs."""
+    limit = request.max_tokens
+    if limit is None:
+        limit = min(DEFAULT_MAX_TOKENS, defaults.max_tokens or DEFAULT_MAX_TOKENS)
     own: dict[str, Any] = {
-        "max_tokens": DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens,
+        "max_tokens": defaults.limit(limit),
         "logprobs": request.logprobs,
     }
     if request.echo and request.logprobs is not None:
         own["prompt_logprobs"] = max(request.logprobs, request.prompt_logprobs or 0)
-    return sampling_params(request, **own)
+    return sampling_params(request, defaults, **own)
 
 
 async def prepare_prompts(context: ServerContext, request: CompletionRequest) -> list[Prepared]:
@@ -94,7 +99,7 @@ async def prepare_prompts(context: ServerContext, request: CompletionRequest) ->
     named = split_prompts(request.prompt, context.http.max_prompts)
     if request.suffix:
         named = [(name, _with_suffix(context, prompt, request.suffix)) for name, prompt in named]
-    params = completion_params(request)
+    params = completion_params(request, context.defaults)
     most = max(context.http.max_prompts, context.http.max_n)
     sizes = {"n": params.n, "best_of": params.best_of or 0, "beam_width": params.beam_width or 0}
     name = max(sizes, key=sizes.__getitem__)

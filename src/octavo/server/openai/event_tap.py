@@ -39,6 +39,33 @@ class EventTap:
             self._line.write(frames)
 
 
+class Joined:
+    """Joins the deltas of a choice until they hold enough tokens. The first goes out at once, and so does the last with
+    what has gathered before it.
+
+    Args:
+        interval: Tokens in a delta, at least.
+    """
+
+    def __init__(self, frames_of: Callable[[int, TextDelta], bytes], interval: int) -> None:
+        self._frames_of = frames_of
+        self._interval = interval
+        self._gathered: dict[int, TextDelta | None] = {}
+        """By choice, from its first delta on; None while there is nothing."""
+
+    def __call__(self, choice: int, delta: TextDelta) -> bytes:
+        begun = choice in self._gathered
+        gathered = self._gathered.get(choice)
+        if gathered is not None:
+            gathered.append(delta)
+            delta = gathered
+        if begun and delta.finish_reason is None and len(delta.token_ids) < self._interval:
+            self._gathered[choice] = delta
+            return b""
+        self._gathered[choice] = None
+        return self._frames_of(choice, delta)
+
+
 async def event_frames(
     generation: Generation, line: Line | None, frames_of: Callable[[int, TextDelta], bytes]
 ) -> AsyncGenerator[bytes, None]:
@@ -47,6 +74,8 @@ async def event_frames(
     Args:
         frames_of: The frames that a delta adds to a choice. Called once for each delta, in order.
     """
+    if generation.stream_interval > 1:
+        frames_of = Joined(frames_of, generation.stream_interval)
     tap = None if line is None else EventTap(generation, line, frames_of)
     async with aclosing(generation.deltas(tap)) as deltas:
         async for choice, delta in deltas:

@@ -121,6 +121,7 @@ class Generation:
         """Generated for `best_of` and not returned."""
         self.num_tokens = [0] * (len(prompts) * n)
         self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
+        self.stream_interval = context.http.stream_interval
         self._engine = context.engine
         self._meter = Meter(context, self, arrival_s)
 

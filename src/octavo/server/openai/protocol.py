@@ -18,6 +18,7 @@ from octavo.messages import SamplingParams
 from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, check_other_fields
 from octavo.server.openai.structured import structured_outputs
+from octavo.server.sampling_defaults import SamplingDefaults
 
 MAX_STOP_CHARS = 1024
 PRIORITY_LIMIT = 1 << 31
@@ -224,6 +225,8 @@ def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
         raise RequestError("request_id", request.request_id, "1 to 128 characters of A-Z a-z 0-9 . _ : -")
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", message="stream_options is allowed only when stream is true")
+    if http.enable_force_include_usage and request.stream:
+        request.stream_options = msgspec.structs.replace(request.stream_options or StreamOptions(), include_usage=True)
 
 
 def _check_best_of(request: GenerationRequest, http: HTTPConfig) -> None:
@@ -303,13 +306,15 @@ _AS_THEY_ARE = (
 )
 
 
-def sampling_params(request: GenerationRequest, **own: Any) -> SamplingParams:
-    """The request's sampling parameters. `own` are the fields that the two endpoints spell differently.
+def sampling_params(request: GenerationRequest, defaults: SamplingDefaults, **own: Any) -> SamplingParams:
+    """The request's sampling parameters, with `defaults` for what it leaves out; a search has no use for them. `own`
+    are the fields that the two endpoints spell differently.
 
     Raises:
         RequestError: When a field is out of range.
     """
-    given = {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
+    given = {} if request.num_beams is not None else dict(defaults.values)
+    given |= {name: value for name in _AS_THEY_ARE if (value := getattr(request, name)) is not None}
     if request.stop is not None:
         given["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.logit_bias:

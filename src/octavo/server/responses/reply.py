@@ -13,7 +13,7 @@ from octavo.engine.outputs import TextDelta
 from octavo.engine.parsers.pieces import CallArguments, CallStart, ParsedAnswer, Piece, Text, ToolCall
 from octavo.engine.parsers.pieces import Reasoning as Thought
 from octavo.engine.tokenizer import Tokenizer
-from octavo.messages import FINISH_LENGTH, TokenLogprobs
+from octavo.messages import FINISH_LENGTH, SamplingParams, TokenLogprobs
 from octavo.server.line import Line
 from octavo.server.openai.chat import OpenChat
 from octavo.server.openai.errors import answer_to
@@ -57,7 +57,7 @@ class ResponseWriter:
         self._keep = keep
         self._tokenizer = tokenizer
         self._num_top = request.top_logprobs or 0
-        self.response = _begun(request, model)
+        self.response = _begun(request, chat.generation.prompts[0].params, model)
         self._sequence = 0
         self._item: _OpenItem | None = None
         self._logprobs: list[dict[str, Any]] = []
@@ -249,7 +249,7 @@ class _OpenItem:
         return {"text": text, "logprobs": self.logprobs} if self.kind == "output_text" else {"text": text}
 
 
-def _begun(request: ResponsesRequest, model: str) -> Response:
+def _begun(request: ResponsesRequest, params: SamplingParams, model: str) -> Response:
     """A response before its first token: what was asked for, defaults filled in."""
     text = request.text or TextConfig()
     return Response(
@@ -264,12 +264,12 @@ def _begun(request: ResponsesRequest, model: str) -> Response:
         previous_response_id=request.previous_response_id,
         reasoning=request.reasoning or Reasoning(),
         store=request.store is not False,
-        temperature=1.0 if request.temperature is None else request.temperature,
+        temperature=params.temperature,
         text=msgspec.structs.replace(text, format=text.format or TextFormat(type="text")),
         tool_choice=request.tool_choice or "auto",
         tools=request.tools or [],
         top_logprobs=request.top_logprobs or 0,
-        top_p=1.0 if request.top_p is None else request.top_p,
+        top_p=params.top_p,
         user=request.user,
         metadata=request.metadata or {},
     )

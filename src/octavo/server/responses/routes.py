@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from octavo.server.context import ServerContext
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
-from octavo.server.line import line_of
+from octavo.server.keep_alive import frames_to
 from octavo.server.openai.chat import open_chat
 from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.protocol import ChatRequest, convert, parse_chat
@@ -76,7 +76,7 @@ class Responses(Endpoint[_Asked]):
 
         writer = ResponseWriter(asked, chat, context.engine.tokenizer, asked.model or context.model_name, keep)
         if asked.stream:
-            await send_events(send, writer.frames(line_of(scope)), context.lifecycle, writer.closing)
+            await send_events(send, frames_to(context, scope, writer.frames), context.lifecycle, writer.closing)
         else:
             await send_json(send, 200, json_bytes(await writer.whole()))
 
