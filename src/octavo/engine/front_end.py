@@ -10,7 +10,7 @@ import msgspec
 
 from octavo.config import EngineConfig
 from octavo.engine.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
-from octavo.engine.generation_config import GENERATION_CONFIG, generation_config_in, sampling_values
+from octavo.engine.generation_config import GENERATION_CONFIG, read_generation_config, sampling_values
 from octavo.engine.input_processor import InputProcessor, check_text
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ModelFileError, RequestError
@@ -57,7 +57,7 @@ class FrontEnd:
             parts = msgspec.structs.replace(parts, chat_template=read_text(path, 4 * MAX_TEMPLATE_CHARS))
             name = path.name
         tokenizer = Tokenizer.load(parts)
-        generation_config = generation_config_in(files.path) if files.kind == "huggingface" else None
+        generation_config = read_generation_config(files.path) if files.kind == "huggingface" else None
         if parts.chat_template is None:
             return cls(tokenizer, None, generation_config)
         variables = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}

@@ -7,7 +7,6 @@ temperature.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from octavo.errors import RequestError
@@ -18,16 +17,7 @@ SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 LIMIT_FIELD = "max_new_tokens"
 MAX_LIMIT = (1 << 31) - 1
 
-__all__ = ["GENERATION_CONFIG", "LIMIT_FIELD", "SAMPLING_FIELDS", "generation_config_in", "sampling_values"]
-
-
-def generation_config_in(folder: Path) -> dict[str, Any] | None:
-    """The object in the folder's file; None where there is no such file.
-
-    Raises:
-        ModelFileError: If it is not JSON, or no object.
-    """
-    return read_generation_config(folder)
+__all__ = ["GENERATION_CONFIG", "LIMIT_FIELD", "SAMPLING_FIELDS", "read_generation_config", "sampling_values"]
 
 
 def sampling_values(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,11 +162,8 @@ def _begin_host(name: str) -> Host | None:
 
 def _check_sampling(http: HTTPConfig) -> None:
     """A mistake in it is told before a model is read. There is none in the defaults, which need no import."""
-    usual = HTTPConfig()
-    if (http.generation_config, http.override_generation_config) != (
-        usual.generation_config,
-        usual.override_generation_config,
-    ):
+    named, usual = (http.generation_config, http.override_generation_config), HTTPConfig()
+    if named != (usual.generation_config, usual.override_generation_config):
         from octavo.server.sampling_defaults import sampling_defaults
 
         sampling_defaults(http, {})

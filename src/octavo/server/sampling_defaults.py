@@ -13,7 +13,7 @@ from octavo.engine.generation_config import (
     GENERATION_CONFIG,
     LIMIT_FIELD,
     SAMPLING_FIELDS,
-    generation_config_in,
+    read_generation_config,
     sampling_values,
 )
 from octavo.errors import ConfigError, ModelFileError, RequestError
@@ -89,7 +89,7 @@ def _override(text: str) -> dict[str, Any]:
 
 
 def _of_folder(source: str) -> dict[str, Any]:
-    config = generation_config_in(Path(source).expanduser())
+    config = read_generation_config(Path(source).expanduser())
     if config is None:
         allowed = f"{OF_THE_MODEL}, {NONE}, or a folder that holds a {GENERATION_CONFIG}"
         raise ConfigError("generation_config", source, allowed)
