@@ -77,12 +77,11 @@ class HTTPConfig:
 
     generation_config: str = setting(
         "auto",
-        "where sampling parameters that a request leaves out come from: auto (the model's generation_config.json), "
-        "vllm (none of them), or a folder with such a file",
+        "where sampling defaults come from: auto (the model's generation_config.json), vllm (nowhere), or a folder",
         section=_SAMPLING,
     )
     override_generation_config: str = setting(
-        "{}", "JSON object of such parameters, which goes before that file", section=_SAMPLING
+        "{}", "JSON object of sampling defaults, before those of any file", section=_SAMPLING
     )
 
     enable_force_include_usage: bool = setting(
