@@ -80,7 +80,8 @@ def instrument(loop: EngineLoop, runner: ModelRunner, watch: Stopwatch) -> None:
     watch.replace(core._scheduler, "apply", "apply")
     watch.replace(core._executor, "submit", "rows, result")
     watch.replace(runner, "_step_batch", "batch arrays")
-    watch.replace(runner._program, "run", "forward (native)")
+    for method in ("run", "run_greedy"):  # the second one chooses the tokens as well
+        watch.replace(runner._program, method, "forward (native)")
     watch.replace(runner._backend, "sample", "sample (native)")
     for module in (model_runner, steady_decode):
         watch.replace(module, "sample_batch", "sampling arrays")
