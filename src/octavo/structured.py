@@ -160,7 +160,8 @@ def _any_of(choices: tuple[str, ...], where: str) -> str:
     for i, choice in enumerate(choices):
         if not isinstance(choice, str) or not choice:
             raise RequestError(f"{where}[{i}]", choice, "a text that is not empty")
-    return "start: " + " | ".join(_json_text(choice, where) for choice in choices)
+    # One terminal: as alternatives of a rule each would be followed by itself.
+    return "start: CHOICE\nCHOICE: " + " | ".join(_json_text(choice, where) for choice in choices)
 
 
 def _tags_text(tags: Any, where: str) -> str:

@@ -111,6 +111,27 @@ def test_bad_requests_are_refused_by_name(server: ServerProcess, path: str, body
         assert "tokens" in reply.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/tokenize", {"prompt": "x" * 9_000_000}, "prompt: has 9000000 characters"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x" * 9_000_000}]}, "messages has 9000000 characters"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "<s>" * 3_000_000}]},
+            "messages has 9000000 characters",
+        ),
+        ("/detokenize", {"tokens": [5] * ((1 << 20) + 1)}, "tokens: has 1048577 ids"),
+    ],
+)
+def test_what_no_context_holds_is_refused_before_any_work(
+    server: ServerProcess, path: str, body: Any, message: str
+) -> None:
+    reply = server.post(path, body)
+    assert reply.status == 400
+    assert reply.body["error"]["message"].startswith(message)
+
+
 def test_probes(server: ServerProcess) -> None:
     assert server.get("/ready").body == {"status": "ok"}
     assert server.get("/load").body == {"server_load": 0, "num_running": 0, "num_waiting": 0}

@@ -20,7 +20,7 @@ TAG = {"begin": "<call=f>", "schema": {"type": "null"}, "end": "</call>"}
         ({"json": True}, JSON_SCHEMA, "{}", "structured_outputs.json"),
         ({"json_object": True}, JSON_SCHEMA, '{"type":"object"}', "structured_outputs.json_object"),
         ({"regex": "a+"}, REGEX, "a+", "structured_outputs.regex"),
-        ({"choice": ["é", 'q"']}, LARK, 'start: "é" | "q\\""', "structured_outputs.choice"),
+        ({"choice": ["é", 'q"']}, LARK, 'start: CHOICE\nCHOICE: "é" | "q\\""', "structured_outputs.choice"),
         ({"grammar": 'start: "a"'}, LARK, 'start: "a"', "structured_outputs.grammar"),
     ],
 )

@@ -173,6 +173,10 @@ class AsyncEngine:
         """Tokens of prompt and answer together, at most."""
         return self._input.max_tokens
 
+    def check_length(self, num_chars: int, param: str) -> None:
+        """Refuse a text that cannot fit, before anything is done with it; see `InputProcessor.check_length`."""
+        self._input.check_length(num_chars, param)
+
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -136,13 +136,20 @@ class InputProcessor:
             raise RequestError(param, message=why)
         return msgspec.structs.replace(prepared, request=msgspec.structs.replace(prepared.request, publish=name))
 
+    def check_length(self, num_chars: int, param: str) -> None:
+        """Refuse far too long a text before the work of tokenising it: no token spells so many characters.
+
+        Raises:
+            ContextLengthError: If tokens for so many characters fit neither the model's context nor the KV pool.
+        """
+        if num_chars > self.max_tokens * self._tokenizer.max_token_chars:
+            raise self._too_long(f"{param} has {num_chars} characters", "")
+
     def _encode(self, text: str, param: str) -> list[int]:
         if not text:
             raise RequestError(param, message=f"{param} is empty: give at least one token")
         check_text(text, param)
-        # Far too long a text is refused before the work of tokenising it: no token spells so many characters.
-        if len(text) > self.max_tokens * self._tokenizer.max_token_chars:
-            raise self._too_long(f"{param} has {len(text)} characters", "")
+        self.check_length(len(text), param)
         token_ids = self._tokenizer.encode(text)
         if not token_ids:
             raise RequestError(param, message=f"{param} holds no token")

@@ -26,6 +26,10 @@ from octavo.server.sse import json_bytes
 MAX_LONG_AT_ONCE = 2
 """Long texts in work at once. Each takes a thread, and prompts of other requests need some too."""
 
+MAX_CHARS = 4 << 20
+MAX_IDS = 1 << 20
+"""Of one request: far more than any context, for those who cut up documents, but some seconds of work at most."""
+
 T = TypeVar("T")
 
 _CHAT_FIELDS = ("messages", "tools", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort")
@@ -98,6 +102,7 @@ class Tokenize(Endpoint[TokenizeRequest]):
             given = {name: value for name in _CHAT_FIELDS if (value := getattr(request, name)) is not None}
             chat, _ = parse_chat(given, self.context.http)
             return await render(self.context, chat, tool_use(self.context, chat))
+        _check_size("prompt", len(text), "characters", MAX_CHARS)
         tokenizer, special = self.context.engine.tokenizer, request.add_special_tokens is not False
         return await self._long.run(len(text), lambda: tokenizer.encode(text, add_special_tokens=special))
 
@@ -115,12 +120,18 @@ class Detokenize(Endpoint[DetokenizeRequest]):
     async def answer(self, request: DetokenizeRequest, scope: Scope, send: Send, arrival_s: float) -> None:
         self.context.check_model(request.model)
         width, token_ids = self.context.engine.info.vocab_size, request.tokens
+        _check_size("tokens", len(token_ids), "ids", MAX_IDS)
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < width:
             where = next(i for i, token_id in enumerate(token_ids) if not 0 <= token_id < width)
             raise RequestError(f"tokens[{where}]", token_ids[where], f"a token id from 0 to {width - 1}")
         tokenizer, skip = self.context.engine.tokenizer, bool(request.skip_special_tokens)
         text = await self._long.run(len(token_ids), lambda: tokenizer.decode(token_ids, skip_special_tokens=skip))
         await send_json(send, 200, json_bytes(DetokenizeReply(prompt=text)))
+
+
+def _check_size(param: str, size: int, what: str, most: int) -> None:
+    if size > most:
+        raise RequestError(param, message=f"{param}: has {size} {what}; at most {most} are allowed")
 
 
 class _LongWork:

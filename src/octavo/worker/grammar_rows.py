@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
     import llguidance
 
 
+TIME_AT_FIRST_S = 1.0
+TIME_PER_TOKEN_S = 0.02
+"""CPU time that a row's grammar may take: a step waits for its masks, and everybody in it with them."""
+
+
 class _Row(msgspec.Struct):
     matcher: llguidance.LLMatcher | None
     mask: TokenMask
     eos: TokenMask
     """The tokens that end the answer, where they are to wait until nothing else is left (`ignore_eos`); else none."""
+    time_left_s: float = TIME_AT_FIRST_S
     failure: str | None = None
     """Why nothing can follow any more."""
 
@@ -70,7 +77,9 @@ class GrammarRows:
         self.release(fork.row)
         if source is not None:
             matcher = None if source.matcher is None else source.matcher.deep_copy()
-            self._rows[fork.row] = _Row(matcher, np.zeros_like(source.mask), source.eos, source.failure)
+            self._rows[fork.row] = _Row(
+                matcher, np.zeros_like(source.mask), source.eos, source.time_left_s, source.failure
+            )
 
     def release(self, row: int) -> None:
         self._rows.pop(row, None)
@@ -103,8 +112,13 @@ class GrammarRows:
             found = self._rows.get(row)
             if found is None or found.matcher is None or token_id < 0 or found.failure is not None:
                 continue
-            if not found.matcher.consume_token(token_id):
-                found.failure = f"token {token_id} is none that may follow ({explained(found.matcher)})"
+            started_s = time.thread_time()
+            taken = found.matcher.consume_token(token_id)
+            _spend(found, time.thread_time() - started_s)
+            if not taken:
+                found.failure = (
+                    found.failure or f"token {token_id} is none that may follow ({explained(found.matcher)})"
+                )
 
     def close(self) -> None:
         """End the thread."""
@@ -117,7 +131,10 @@ class GrammarRows:
     def _mask(self, number: int, row: _Row) -> TokenMask:
         mask = row.mask
         if row.failure is None and row.matcher is not None:
+            started_s = time.thread_time()
             row.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            _spend(row, time.thread_time() - started_s)
+            row.time_left_s += TIME_PER_TOKEN_S
             if row.matcher.is_error():
                 row.failure = explained(row.matcher)
         if row.failure is not None:
@@ -132,6 +149,12 @@ class GrammarRows:
             if left.any():  # or else the answer is complete, and nothing but its end is left
                 mask[:] = left
         return mask
+
+
+def _spend(row: _Row, seconds: float) -> None:
+    row.time_left_s -= seconds
+    if row.time_left_s < 0 and row.failure is None:
+        row.failure = "the grammar takes too much time: what may follow is too hard to tell, token after token"
 
 
 def _set_bits(mask: TokenMask, token_ids: Iterable[int]) -> None:

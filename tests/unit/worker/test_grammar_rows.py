@@ -10,6 +10,7 @@ import pytest
 from octavo.core.step import RowFork, RowSetup
 from octavo.messages import SamplingParams
 from octavo.structured import REGEX, Grammar
+from octavo.worker import grammar_rows
 from octavo.worker.batch_state import BatchState
 from octavo.worker.grammar_rows import GrammarRows
 from octavo.worker.grammar_store import GrammarStore
@@ -146,3 +147,29 @@ def test_a_row_whose_grammar_is_gone_fails_alone() -> None:
         assert not mask.any() and rows.failure(0) == "the grammar is gone"
         rows.accept(np.array([0], np.int32), np.array([3], np.int32))
         rows.close()
+
+
+def test_a_grammar_that_takes_too_much_time_fails_alone(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.admit(0, "(a|b)*")
+    rows.admit(1, "(a|b)*")
+    rows.rows._rows[0].time_left_s = -grammar_rows.TIME_PER_TOKEN_S  # as if its masks had taken it all
+    assert rows.allowed(0, 1) == ["", "ab."]
+    assert "takes too much time" in str(rows.rows.failure(0))
+    assert rows.rows.failure(1) is None
+
+
+def test_time_is_given_with_every_token(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(np.arange(0, 1000, 0.015).tolist())  # each part of a step takes 15 ms
+    monkeypatch.setattr(grammar_rows.time, "thread_time", lambda: next(clock))
+    rows.admit(0, "a*")
+    steps = 0
+    while rows.rows.failure(0) is None and steps < 1000:
+        rows.allowed(0)
+        rows.accept(_0="a") if steps < 20 else None
+        steps += 1
+    assert steps == 1000, "15 ms a token and 20 steps of twice as much are within what it has"
+    slow = iter(np.arange(0, 1000, 0.1).tolist())
+    monkeypatch.setattr(grammar_rows.time, "thread_time", lambda: next(slow))
+    for _ in range(100):
+        rows.allowed(0)
+    assert "takes too much time" in str(rows.rows.failure(0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo.errors import RequestError
-from octavo.structured import JSON_SCHEMA, LARK, REGEX, Grammar, StructuredOutputsParams
+from octavo.structured import JSON_SCHEMA, LARK, MAX_CHOICES, REGEX, Grammar, StructuredOutputsParams
 from octavo.worker.grammar_store import GrammarStore
 from support.byte_vocabulary import EOS, SIZE, byte_vocabulary
 
@@ -145,3 +145,15 @@ def test_the_end_and_control_tokens_are_no_text() -> None:
     assert matcher is not None
     allowed = [i for i in range(SIZE) if matcher.compute_bitmask()[i // 8] >> i % 8 & 1]
     assert EOS in allowed and EOS + 1 not in allowed and max(allowed) == EOS
+
+
+def test_as_many_choices_as_a_request_may_hold() -> None:
+    store = GrammarStore()
+    store.use_vocabulary(byte_vocabulary)
+    choices = StructuredOutputsParams(choice=tuple(f"c{i}" for i in range(MAX_CHOICES)))
+    matcher = store.matcher(store.compile(choices.to_grammar()))
+    assert matcher is not None
+    for letter in f"c{MAX_CHOICES - 1}":
+        matcher.compute_bitmask()
+        assert matcher.consume_token(ord(letter))
+    assert matcher.is_accepting()

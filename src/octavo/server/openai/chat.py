@@ -132,6 +132,7 @@ async def render_messages(
 
     def work() -> list[int]:
         plain = plain_messages(messages)
+        context.engine.check_length(sum(len(str(message.get("content") or "")) for message in plain), "messages")
         return context.engine.render_chat(
             plain,
             add_generation_prompt=open_answer,
