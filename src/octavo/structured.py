@@ -69,7 +69,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
     choice: tuple[str, ...] | None = None
     """One of these texts."""
     grammar: str | None = None
-    """A grammar in Lark's notation, from its rule `start`."""
+    """A grammar in Lark's notation, from its rule `start`, or in GBNF, from `root`."""
     json_object: bool | None = None
     """True: any JSON object."""
     structural_tag: str | dict[str, Any] | None = None
@@ -170,6 +170,8 @@ def _tags_text(tags: Any, where: str) -> str:
         tags = _json_value(tags, where)
     if not isinstance(tags, dict):
         raise RequestError(where, tags, "an object with structures and triggers")
+    if "format" in tags:
+        raise RequestError(f"{where}.format", message=f"{where}.format: is not supported; give structures and triggers")
     structures, triggers = tags.get("structures"), tags.get("triggers")
     if not isinstance(structures, list) or not structures:
         raise RequestError(f"{where}.structures", structures, "a list of objects, at least one")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CACHE_BYTES = 64 << 20
 
+MAX_GBNF_CHARS = 64 << 10
+"""It is read in Python, beside the loop: a longer one would hold everybody up."""
+
 _BASE_BYTES = 64 << 10
 _BYTES_PER_CHAR = 64
 """What a compiled grammar takes, measured on schemas of 100 to 100 000 characters; llguidance does not tell."""
@@ -185,7 +188,21 @@ def _text_for_llguidance(grammar: Grammar) -> str:
         return matcher.grammar_from_regex(grammar.text)
     if grammar.kind == TAGS:
         return _tags_as_lark(grammar.text)
-    return matcher.grammar_from_lark(grammar.text)
+    return matcher.grammar_from_lark(_gbnf_as_lark(grammar) if "::=" in grammar.text else grammar.text)
+
+
+def _gbnf_as_lark(grammar: Grammar) -> str:
+    """llama.cpp's notation, which vLLM takes as well, in Lark's. A text in Lark's notation stays as it is."""
+    from llguidance import gbnf_to_lark
+
+    if len(grammar.text) > MAX_GBNF_CHARS:
+        why = f"in GBNF a grammar may have {MAX_GBNF_CHARS} characters; this one has {len(grammar.text)}"
+        raise RequestError(grammar.param, message=f"{grammar.param}: {why}")
+    try:
+        return gbnf_to_lark.any_to_lark(grammar.text)
+    except (gbnf_to_lark.GbnfToLarkError, RecursionError, ValueError) as error:
+        why = " ".join(str(error).split())[:_MAX_MESSAGE_CHARS]
+        raise RequestError(grammar.param, message=f"{grammar.param}: is no usable grammar in GBNF: {why}") from None
 
 
 def _tags_as_lark(text: str) -> str:

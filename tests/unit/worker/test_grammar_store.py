@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import RequestError
 from octavo.structured import JSON_SCHEMA, LARK, MAX_CHOICES, REGEX, Grammar, StructuredOutputsParams
-from octavo.worker.grammar_store import GrammarStore
+from octavo.worker.grammar_store import MAX_GBNF_CHARS, GrammarStore
 from support.byte_vocabulary import EOS, SIZE, byte_vocabulary
 
 
@@ -94,6 +94,9 @@ def test_many_grammars_take_no_more_memory_than_allowed() -> None:
         (Grammar(REGEX, r"(a)\1", "here"), "here: is no usable grammar"),
         (Grammar(LARK, "start: " + "(" * 9999, "here"), "here: is too complex"),
         (Grammar(LARK, "start: nope", "here"), "here: is no usable grammar"),
+        (Grammar(LARK, 'root ::= ("a"', "here"), "here: is no usable grammar in GBNF: Expected ')'"),
+        (Grammar(LARK, "root ::= " + "(" * 5000, "here"), "here: is no usable grammar in GBNF"),
+        (Grammar(LARK, 'root ::= "' + "a" * MAX_GBNF_CHARS + '"', "here"), "here: in GBNF a grammar may have 65536"),
         (Grammar(JSON_SCHEMA, '{"type":"foo"}', "here"), "here: is no usable grammar"),
         (Grammar(JSON_SCHEMA, '{"not":{}}', "here"), "here: is no usable grammar"),
         (Grammar(JSON_SCHEMA, '{"x-guidance":{"lenient":true},"not":{}}', "here"), "here: is no usable grammar"),
@@ -157,3 +160,13 @@ def test_as_many_choices_as_a_request_may_hold() -> None:
         matcher.compute_bitmask()
         assert matcher.consume_token(ord(letter))
     assert matcher.is_accepting()
+
+
+@pytest.mark.parametrize("text", ['start: "a" B\nB: /x|::=/', 'root ::= "a" b\nb ::= "x" | "::="'])
+def test_either_notation(text: str) -> None:
+    store = GrammarStore()
+    store.use_vocabulary(byte_vocabulary)
+    for answer in ("ax", "a::="):
+        matcher = store.matcher(store.compile(Grammar(LARK, text)))
+        assert matcher is not None
+        assert all(matcher.consume_token(ord(letter)) for letter in answer) and matcher.is_accepting()
