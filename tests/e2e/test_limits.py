@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.server_process import ServerProcess
+from support.server_process import TINY_TEMPLATE, ServerProcess
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 2}
 LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 230, "ignore_eos": True, "temperature": 0}
@@ -183,6 +185,7 @@ def test_https_and_a_socket_file(start_server: Any, tmp_path: Path) -> None:
     made += ["-keyout", str(key_file), "-out", str(certificate), "-addext", "subjectAltName=DNS:localhost"]
     subprocess.run(made, check=True, capture_output=True)
     flags = ("--ssl-keyfile", str(key_file), "--ssl-certfile", str(certificate), "--num-blocks", "40")
+    flags += ("--chat-template", str(TINY_TEMPLATE))
     server: ServerProcess = start_server(*flags, "--uds", str(path), ready=False)
     trust = ssl.create_default_context(cafile=str(certificate))
     request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
@@ -197,5 +200,11 @@ def test_https_and_a_socket_file(start_server: Any, tmp_path: Path) -> None:
             sock.sendall(request % len(body) + body)
             answer = read_all(sock)
     assert answer.startswith(b"HTTP/1.1 200 OK") and b"data: [DONE]" in answer
+    shown = server.log.read_text()
+    line = re.search(r"^curl .*$", shown, re.MULTILINE)
+    assert line and f"is ready on {path}." in shown
+    if shutil.which("curl"):
+        pasted = subprocess.run(["sh", "-c", line[0]], capture_output=True, text=True, timeout=60, check=True).stdout
+        assert "data: [DONE]" in pasted
     server.stop()
     assert not path.exists()

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 import os
+import shlex
 import socket
 import sys
 import textwrap
@@ -89,7 +90,7 @@ def _announcer(http: HTTPConfig, started: float) -> Callable[[Any], None]:
 
 
 def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: str, start_s: float) -> str:
-    """What the engine settled on, and two requests to paste."""
+    """What the engine settled on, and requests to paste."""
     facts = {
         "model": name,
         "weights": f"{info.weight_dtype}, {size(info.weight_bytes)}",
@@ -106,22 +107,23 @@ def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: s
         "erasure": "every freed block is zeroed" if cache.erase_freed_blocks else "off (--erase-freed-blocks)",
         "start": f"{start_s:.2f} s, {info.load_s:.2f} s of it for the weights",
     }
-    url = base_url(http)
     return "\n".join(
         [
             "",
             *(line for label, text in facts.items() if text for line in _entry(label, text)),
             "",
-            f"Octavo is ready on {url}. Try it from another terminal:",
+            f"Octavo is ready on {http.uds or base_url(http)}. Try it from another terminal:",
             "",
-            curl_line(url, name, http.api_key),
+            curl_line(http, name),
             "",
-            "or in Python (pip install openai):",
-            "",
-            openai_snippet(url, name, http.api_key),
-            "",
+            *(_in_python(http, name) if http.uds is None else ()),
         ]
     )
+
+
+def _in_python(http: HTTPConfig, name: str) -> list[str]:
+    """Not for a Unix socket: `openai` reaches one through an HTTP library that depends on its version."""
+    return ["or in Python (pip install openai):", "", openai_snippet(http, name), ""]
 
 
 def _entry(label: str, text: str) -> list[str]:
@@ -139,34 +141,51 @@ def swap_space(info: EngineInfo) -> str:
 
 
 def base_url(http: HTTPConfig) -> str:
-    """The address a client on this machine uses."""
+    """The address a client on this machine uses. A client of a Unix socket names any host."""
     scheme = "http" if http.ssl_certfile is None else "https"
+    if http.uds is not None:
+        return f"{scheme}://localhost"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(http.host, http.host)
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     return f"{scheme}://{host}:{http.port}"
 
 
-def curl_line(url: str, model: str, api_key: tuple[str, ...] = ()) -> str:
+def curl_line(http: HTTPConfig, model: str) -> str:
     """A streaming chat completion for a POSIX shell. Keys are secrets: the line names a variable instead."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": _EXAMPLE_QUESTION}]}
+    words = ["curl -N"]
+    if http.uds is not None:
+        words += ["--unix-socket", shlex.quote(http.uds)]
+    if http.ssl_certfile is not None:
+        words += ["--cacert", shlex.quote(http.ssl_certfile)]
+    words += [f"{base_url(http)}/v1/chat/completions", "-H 'Content-Type: application/json'"]
+    if _asks_for_keys(http):
+        words.append('-H "Authorization: Bearer $OCTAVO_API_KEY"')
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-    key = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if api_key else ""
-    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{quoted}'"
+    return " ".join([*words, f"-d '{quoted}'"])
 
 
-def openai_snippet(url: str, model: str, api_key: tuple[str, ...] = ()) -> str:
+def openai_snippet(http: HTTPConfig, model: str) -> str:
     """The same with the `openai` package."""
-    key = 'os.environ["OCTAVO_API_KEY"]' if api_key else '"none"'
-    imports = ["import os"] if api_key else []
+    key, modules, over = '"none"', [], ""
+    if _asks_for_keys(http):
+        key, modules = 'os.environ["OCTAVO_API_KEY"]', ["os"]
+    if http.ssl_certfile is not None:
+        modules.append("ssl")
+        over = f", http_client=DefaultHttpxClient(verify=ssl.create_default_context(cafile={http.ssl_certfile!r}))"
     return "\n".join(
         [
-            *imports,
-            "from openai import OpenAI",
-            f"client = OpenAI(base_url={json.dumps(url + '/v1')}, api_key={key})",
+            *(f"import {name}" for name in modules),
+            f"from openai import {'DefaultHttpxClient, ' if over else ''}OpenAI",
+            f"client = OpenAI(base_url={json.dumps(base_url(http) + '/v1')}, api_key={key}{over})",
             f"messages = [{{'role': 'user', 'content': {_EXAMPLE_QUESTION!r}}}]",
             f"stream = client.chat.completions.create(model={model!r}, messages=messages, stream=True)",
             "for chunk in stream:",
             "    print(chunk.choices[0].delta.content or '', end='', flush=True)",
         ]
     )
+
+
+def _asks_for_keys(http: HTTPConfig) -> bool:
+    return bool(http.api_key) or http.api_key_file is not None

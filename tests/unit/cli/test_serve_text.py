@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,17 +62,49 @@ def test_the_address_is_one_a_client_can_use(host: str, url: str) -> None:
 
 @pytest.mark.parametrize("model", ["smollm2-135m", 'it\'s "odd" $HOME `x`'])
 def test_the_curl_line_is_shell(model: str) -> None:
-    words = shlex.split(curl_line("http://127.0.0.1:8000", model))
+    words = shlex.split(curl_line(HTTPConfig(), model))
     assert words[:3] == ["curl", "-N", "http://127.0.0.1:8000/v1/chat/completions"]
     body = json.loads(words[words.index("-d") + 1])
     assert body["model"] == model and body["stream"] is True
 
 
 def test_the_snippet_is_python() -> None:
-    ast.parse(openai_snippet("http://127.0.0.1:8000", "it's odd"))
-    ast.parse(openai_snippet("http://127.0.0.1:8000", "m", ("secret",)))
+    ast.parse(openai_snippet(HTTPConfig(), "it's odd"))
+    ast.parse(openai_snippet(HTTPConfig(api_key=("secret",)), "m"))
 
 
-def test_keys_are_not_printed() -> None:
-    text = announcement(INFO, CacheConfig(), HTTPConfig(api_key=("hunter2",)), "m", 1.0)
-    assert "hunter2" not in text and "$OCTAVO_API_KEY" in text and 'os.environ["OCTAVO_API_KEY"]' in text
+@pytest.mark.parametrize("keys", [{"api_key": ("hunter2",)}, {"api_key_file": "hunter2.keys"}])
+def test_keys_are_not_printed(keys: dict[str, Any]) -> None:
+    text = announcement(INFO, CacheConfig(), HTTPConfig(**keys), "m", 1.0)
+    assert "hunter2" not in text and '"none"' not in text
+    assert '-H "Authorization: Bearer $OCTAVO_API_KEY"' in text and 'os.environ["OCTAVO_API_KEY"]' in text
+
+
+def test_a_unix_socket_is_where_the_requests_go() -> None:
+    path = "/tmp/it's here.sock"
+    http = HTTPConfig(uds=path)
+    text = announcement(INFO, CacheConfig(), http, "m", 1.0)
+    assert f"ready on {path}." in text and "8000" not in text and "import OpenAI" not in text
+    words = shlex.split(curl_line(http, "m"))
+    assert words[:5] == ["curl", "-N", "--unix-socket", path, "http://localhost/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("uds", [None, "/tmp/a.sock"])
+def test_the_certificate_is_named(uds: str | None) -> None:
+    http = HTTPConfig(uds=uds, ssl_certfile="my cert.pem", ssl_keyfile="key.pem")
+    words = shlex.split(curl_line(http, "m"))
+    assert words[words.index("--cacert") + 1] == "my cert.pem"
+    assert words[words.index("-H") - 1].startswith("https://")
+    snippet = openai_snippet(http, "m")
+    ast.parse(snippet)
+    assert "import ssl\n" in snippet and "verify=ssl.create_default_context(cafile='my cert.pem')" in snippet
+
+
+@pytest.mark.parametrize("key", ["none", "secret"])
+def test_the_snippet_makes_its_client(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_API_KEY", "secret")
+    snippet = openai_snippet(HTTPConfig(api_key=() if key == "none" else (key,)), "m")
+    names: dict[str, Any] = {}
+    exec(snippet[: snippet.index("messages =")], names)
+    with names["client"] as client:
+        assert client.api_key == key
