@@ -240,6 +240,15 @@ def test_what_answers_hold(repeat: OpenAI, text: str) -> None:
     assert added == [item.id for item in last.output]
 
 
+def test_a_call_that_was_cut_goes_back(repeat: OpenAI) -> None:
+    history: Any = [
+        {"role": "user", "content": "x"},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": '{"city": "Par'},
+        {"type": "function_call_output", "call_id": "a", "output": "4 °C"},
+    ]
+    assert repeat.responses.create(model="tiny", input=history, tools=TOOLS).output_text == "4 °C"
+
+
 def test_results_of_calls_go_back(repeat: OpenAI) -> None:
     first = repeat.responses.create(model="tiny", input=THOUGHT, tools=TOOLS)
     calls = [item for item in first.output if item.type == "function_call"]
@@ -328,7 +337,7 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     (item(type="item_reference", id="x"), "input[1].type"),
     (item(type=5), "input[1].type"),
     (item(type="function_call", call_id="a", name="f"), "input[1]"),
-    (item(type="function_call", call_id="a", name="f", arguments="{"), "input[1].tool_calls[0].function.arguments"),
+    (item(type="function_call", call_id="a", name="f", arguments="[1]"), "input[1].tool_calls[0].function.arguments"),
     (item(type="function_call", call_id="a", name="", arguments="{}"), "input[1].tool_calls[0].function.name"),
     (item(type="function_call_output", call_id=5, output="x"), "input[1].call_id"),
     (item(type="reasoning", content="x"), "input[1].content"),

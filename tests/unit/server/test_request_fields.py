@@ -197,6 +197,17 @@ def test_calls_and_their_results_reach_the_template_as_it_wants_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("fields", [{}, {"content": None}, {"content": []}, {"content": None, "tool_calls": []}])
+def test_an_assistant_who_said_nothing_is_an_empty_answer(fields: dict[str, Any]) -> None:
+    assert plain_messages([{"role": "assistant", **fields}]) == [{"role": "assistant", "content": ""}]
+
+
+@pytest.mark.parametrize("cut", ['{"city": "Par', "{'a'", "{", "Paris"])
+def test_arguments_that_are_no_json_stay_text(cut: str) -> None:
+    plain = plain_messages([{"role": "assistant", "content": None, "tool_calls": [call(cut)]}])
+    assert plain == [{"role": "assistant", "content": "", "tool_calls": [call(cut)]}]
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -216,11 +227,12 @@ def test_calls_and_their_results_reach_the_template_as_it_wants_them() -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": "x", "name": 5}], "messages[0].name"),
         ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),
-        ([{"role": "assistant", "content": None, "tool_calls": []}], "messages[0].content"),
+        ([{"role": "system", "content": None}], "messages[0].content"),
         ([{"role": "assistant", "content": None, "tool_calls": 7}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": [call(name="")]}], "messages[0].tool_calls[0].function.name"),
         ([{"role": "assistant", "tool_calls": [call("[1]")]}], "messages[0].tool_calls[0].function.arguments"),
-        ([{"role": "assistant", "tool_calls": [call("{'a'")]}], "messages[0].tool_calls[0].function.arguments"),
+        ([{"role": "assistant", "tool_calls": [call(7)]}], "messages[0].tool_calls[0].function.arguments"),
+        ([{"role": "assistant", "tool_calls": [call("[" * 99999)]}], "messages[0].tool_calls[0].function.arguments"),
         ([{"role": "assistant", "tool_calls": [{**call(), "id": 7}]}], "messages[0].tool_calls[0].id"),
         ([{"role": "user", "content": "x", "tool_calls": [call()]}], "messages[0].tool_calls"),
         ([{"role": "tool", "tool_call_id": 7, "content": "x"}], "messages[0].tool_call_id"),

@@ -21,7 +21,8 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def plain_messages(messages: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Messages with a known role, their content as one string, and the arguments of calls as objects.
+    """Messages with a known role, their content as one string, and the arguments of calls as objects where they
+    are JSON.
 
     Raises:
         RequestError: Naming the message's field.
@@ -46,8 +47,8 @@ def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     if calls is not None and role != "assistant":
         raise RequestError(f"{where}.tool_calls", message=f"{where}.tool_calls: only assistant messages have them")
     content = message.get("content")
-    is_call = calls is not None and (content is None or content == [])
-    plain: dict[str, Any] = {"role": role, "content": "" if is_call else _plain_content(content, f"{where}.content")}
+    is_silent = role == "assistant" and (content is None or content == [])  # it called tools, or ended at once
+    plain: dict[str, Any] = {"role": role, "content": "" if is_silent else _plain_content(content, f"{where}.content")}
     if calls is not None:
         plain["tool_calls"] = _plain_calls(calls, f"{where}.tool_calls")
     for name in ("name", "tool_call_id"):
@@ -90,19 +91,23 @@ def _plain_call(call: Any, where: str) -> dict[str, Any]:
     return plain if call_id is None else {"id": call_id, **plain}
 
 
-def _plain_arguments(arguments: Any, where: str) -> dict[str, Any]:
-    """As an object, which is what templates write as JSON. Clients send them as a text of JSON."""
-    field = f"{where}.function.arguments"
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError):
-            raise RequestError(field, arguments, "a text that is a JSON object") from None
+def _plain_arguments(arguments: Any, where: str) -> dict[str, Any] | str:
+    """As an object, which is what templates write as JSON. Clients send them as a text of JSON, and the text stays
+    where it is none: a call that `max_tokens` cut comes back like this in the next turn."""
     if arguments is None:
         return {}
-    if not isinstance(arguments, dict):
-        raise RequestError(field, arguments, "a text that is a JSON object")
-    return arguments
+    allowed = "a text that is a JSON object"
+    value = arguments
+    if isinstance(arguments, str):
+        try:
+            value = json.loads(arguments) if arguments.strip() else {}
+        except RecursionError:
+            raise RequestError(f"{where}.function.arguments", arguments, allowed) from None
+        except ValueError:
+            return arguments
+    if not isinstance(value, dict):
+        raise RequestError(f"{where}.function.arguments", arguments, allowed)
+    return value
 
 
 def _plain_content(content: Any, where: str) -> str:
