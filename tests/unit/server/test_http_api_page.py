@@ -12,6 +12,7 @@ from octavo.server.metrics import ServerMetrics, render
 from octavo.server.openai import protocol
 from octavo.server.openai.fields import IGNORED, REFUSED_CHAT, REFUSED_COMPLETION
 from octavo.server.openai.protocol import TEMPLATE_KWARGS, ChatRequest, CompletionRequest
+from octavo.server.openapi.operations import OPERATIONS
 from support.infos import tiny_info
 
 ROOT = Path(__file__).parents[3]
@@ -46,3 +47,9 @@ def test_every_metric_is_named() -> None:
     names = set(re.findall(r"^# TYPE octavo:(\w+)", text, re.MULTILINE))
     assert len(names) > 20
     assert {name.removesuffix("_total") for name in names} <= QUOTED
+
+
+def test_the_readme_names_every_route() -> None:
+    readme = (ROOT / "README.md").read_text()
+    paths = {path for _, path in OPERATIONS if "{" not in path and not path.startswith(("/v1/kv/", "/reset_"))}
+    assert "/v1/batches" in paths and not [path for path in paths if f"`{path}`" not in readme]
