@@ -41,7 +41,7 @@ class Scanner:
 
     def run(self) -> Steps[None]:
         """Read characters until END and write to `out`. Returning earlier makes all that follows text."""
-        raise NotImplementedError
+        raise NotImplementedError  # every parser has its own; __init__ runs it, so a class without one cannot be made
 
     def feed(self, text: str) -> list[Piece]:
         if not self._plain:
