@@ -26,7 +26,7 @@ class Attending:
             for layer in range(3):
                 ops.write_kv(layer, key, value)
             first, second, third = (ops.paged_attention(layer, query, scale=0.5) for layer in range(3))
-            return ops.add(ops.silu_mul(first, second), third)
+            return ops.add(ops.gated(first, second, "silu"), third)
 
         self.program = backend.compile(build, self.kv, LENGTH)
         self.tokens = [np.arange(LENGTH)]

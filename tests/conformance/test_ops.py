@@ -123,14 +123,14 @@ def test_rotary(backend: Any, way: Way, head_dim: int, half: int, scale: float) 
 @pytest.mark.parametrize(("tokens", "width", "_"), SHAPES)
 def test_silu_mul(backend: Any, way: Way, tokens: int, width: int, _: int) -> None:
     x = random(tokens, 2 * width, spread=4)
-    y = run(backend, x, lambda ops, x: ops.silu_mul(*ops.split(x, (width, width))))
+    y = run(backend, x, lambda ops, x: ops.gated(*ops.split(x, (width, width)), "silu"))
     kept = oracle.rounded(x, way.dtype)
     np.testing.assert_allclose(y, oracle.silu_mul(kept[:, :width], kept[:, width:]), rtol=3e-6, atol=1e-30)
 
 
 def test_silu_mul_of_extremes(backend: Any) -> None:
     gates = np.array([[0.0, -0.0, 88.0, 89.0, 1e30, -80.0, -104.0, -1e30, np.inf]], np.float32)
-    y = run(backend, np.hstack([gates, np.ones_like(gates)]), lambda ops, x: ops.silu_mul(*ops.split(x, (9, 9))))
+    y = run(backend, np.hstack([gates, np.ones_like(gates)]), lambda ops, x: ops.gated(*ops.split(x, (9, 9)), "silu"))
     assert y[0, :3] == pytest.approx([0, 0, 88], rel=1e-2) and y[0, 4] == pytest.approx(1e30, rel=1e-2)
     assert (np.abs(y[0, 5:8]) < 1e-8).all()  # e^x is clamped at 88, so -1e30 leaves -6e-9
     assert y[0, 8] == np.inf
@@ -166,7 +166,7 @@ def test_inputs_are_not_changed(backend: Any, way: Way) -> None:
         left, right = ops.split(x, (16, 16))
         ops.rms_norm(left, vector, 1e-5)
         ops.linear(left, matrix)
-        ops.silu_mul(left, right)
+        ops.gated(left, right, "silu")
         ops.select(left)
         return ops.add(left, right)
 
@@ -306,7 +306,7 @@ def test_layers_do_not_share_memory(backend: Any, way: Way) -> None:
         for layer in range(3):
             ops.write_kv(layer, pairs[2 * layer], pairs[2 * layer + 1])
         first, second, third = (ops.paged_attention(layer, query, scale=0.5) for layer in range(3))
-        return ops.silu_mul(ops.add(first, second), third)
+        return ops.gated(ops.add(first, second), third, "silu")
 
     tokens = [np.arange(40), np.arange(40, 49)]
     found = run_steps(backend.compile(build, kv, 64), tokens, together(lengths, 16))

@@ -13,7 +13,7 @@ from octavo.backends import cpu
 from octavo.backends.cpu import CpuBackend, _Recorder
 from octavo.backends.fusion import fuse, last_uses
 from octavo.backends.protocol import GroupedWeight, KVShape, RopeParams, StepBatch
-from octavo.models.decoder import DecoderWeights, LayerWeights, decoder
+from octavo.models.decoder import DecoderWeights, LayerWeights, LinearWeights, MLPWeights, NormWeights, decoder
 from octavo.models.spec import DecoderSpec, LayerSpec
 
 ROPE = RopeParams(inv_freq=(1.0, 0.1), max_position=64)
@@ -39,16 +39,11 @@ def methods(build: Callable[[Any], Any]) -> list[str]:
 def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> None:
     recorder = _Recorder()
     layer = LayerWeights(
-        attention_norm=NORM,
-        qkv=Shape(16, 8),
-        qkv_bias=None,
-        output=Shape(8, 8),
-        output_bias=None,
-        mlp_norm=NORM,
-        gate_up=Shape(24, 8),
-        gate_up_bias=None,
-        down=Shape(8, 12),
-        down_bias=None,
+        attention_norm=NormWeights(NORM),
+        qkv=LinearWeights(Shape(16, 8)),
+        output=LinearWeights(Shape(8, 8)),
+        mlp_norm=NormWeights(NORM),
+        mlp=MLPWeights(up=LinearWeights(Shape(24, 8)), down=LinearWeights(Shape(8, 12))),
     )
     spec = DecoderSpec(
         family="llama",
@@ -63,7 +58,9 @@ def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> 
         max_position=64,
         norm_eps=1e-5,
     )
-    result = decoder(spec, DecoderWeights(embedding=TABLE, layers=[layer] * 2, norm=NORM, head=TABLE))(recorder)
+    result = decoder(spec, DecoderWeights(embedding=TABLE, layers=[layer] * 2, norm=NormWeights(NORM), head=TABLE))(
+        recorder
+    )
     calls = fuse(recorder.calls, result)
     assert [call.method for call in calls] == [
         "embedding",
@@ -100,7 +97,7 @@ def not_neighbours(ops: Any) -> Any:
     x = ops.embedding(TABLE)
     normed = ops.rms_norm(x, NORM, 1e-5)
     other = ops.linear(x, WIDE)
-    return ops.silu_mul(ops.linear(normed, WIDE), other)
+    return ops.gated(ops.linear(normed, WIDE), other, "silu")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ def test_a_sum_into_a_part_is_joined() -> None:
         whole = ops.linear(ops.embedding(TABLE), Shape(16, 8))
         left, right = ops.split(whole, (8, 8))
         y = ops.linear(ops.embedding(TABLE), WIDE)
-        return ops.silu_mul(left, ops.add(right, y))
+        return ops.gated(left, ops.add(right, y), "silu")
 
     assert methods(build) == ["embedding", "linear", "embedding", "linear_add", "silu_mul"]
 
@@ -158,8 +155,8 @@ def test_a_sum_into_a_part_is_joined() -> None:
 def gate_of(weight: Any, take: Callable[[Any, Any], tuple[Any, Any]], *, again: bool = False) -> list[str]:
     def build(ops: Any) -> Any:
         product = ops.linear(ops.embedding(TABLE), weight)
-        gated = ops.silu_mul(*take(*ops.split(product, (weight.n // 2, weight.n // 2))))
-        return ops.silu_mul(gated, ops.split(product, (8, 8))[0]) if again else gated
+        gated = ops.gated(*take(*ops.split(product, (weight.n // 2, weight.n // 2))), "silu")
+        return ops.gated(gated, ops.split(product, (8, 8))[0], "silu") if again else gated
 
     return methods(build)
 
@@ -225,7 +222,7 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
         return ops.linear(ops.rms_norm(ops.embedding(matrix(5, 8)), [1.0] * 7, 1e-5), matrix(8, 8))
 
     def gate_of_another_width(ops: Any, matrix: Any) -> Any:
-        gated = ops.silu_mul(ops.embedding(matrix(5, 8)), ops.embedding(matrix(5, 4)))
+        gated = ops.gated(ops.embedding(matrix(5, 8)), ops.embedding(matrix(5, 4)), "silu")
         return ops.linear(gated, matrix(8, 8))
 
     def no_norm(ops: Any, matrix: Any) -> Any:
@@ -248,9 +245,9 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
 
     for build, match in [
         (sum_of_two_widths, r"^y: must be as wide as x"),
-        (norm_of_another_width, r"^norm: must be as wide"),
+        (norm_of_another_width, r"^weight: x is 8 wide, which is not a multiple of its length 7"),
         (gate_of_another_width, r"^up: must be as wide"),
-        (no_norm, r"^norm: must be as wide"),
+        (no_norm, r"^weight: x is 8 wide"),
         (sum_of_all_and_selected, r"^into: must have the selected rows only"),
     ]:
         with pytest.raises(ValueError, match=match):
@@ -332,7 +329,7 @@ def test_weights_in_pieces_are_joined_piece_by_piece(source: str, monkeypatch: p
     def taken(ops: Any, x: Any) -> Any:
         if source == "plain":
             return x
-        return ops.rms_norm(x, NORM, 1e-5) if source == "rms_norm" else ops.silu_mul(x, x)
+        return ops.rms_norm(x, NORM, 1e-5) if source == "rms_norm" else ops.gated(x, x, "silu")
 
     def build(ops: Any) -> Any:
         x, y = ops.embedding(table), ops.embedding(table)

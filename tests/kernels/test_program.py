@@ -195,7 +195,7 @@ def interpret(program: list[Instruction], backend: Any) -> Callable[[Any], Any]:
                     query = ops.rms_norm(tensors[x], vectors[width], 1e-3)
                     tensors.append(ops.paged_attention(layer, query, scale=0.5, window=window))
                 case "silu_mul", [x, y]:
-                    tensors.append(ops.silu_mul(tensors[x], tensors[y]))
+                    tensors.append(ops.gated(tensors[x], tensors[y], "silu"))
                 case "add", [x, y]:
                     tensors.append(ops.add(tensors[x], tensors[y]))
                 case "select", [x]:
@@ -304,7 +304,7 @@ class Decoder:
                 query, key = ops.rotary(query, ROPE, HEAD_DIM), ops.rotary(key, ROPE, HEAD_DIM)
                 ops.write_kv(layer, key, value)
                 attended = ops.paged_attention(layer, query, scale=0.5, window=window)
-                x = ops.add(x, ops.linear(ops.silu_mul(attended, query), out))
+                x = ops.add(x, ops.linear(ops.gated(attended, query, "silu"), out))
             return ops.linear(ops.select(x), table)
 
         self.kv = backend.allocate_kv(SHAPE)

@@ -73,20 +73,20 @@ def test_parts_must_add_up(backend: CpuBackend, table: Any, widths: tuple[int, .
 def uses_x_after_add(ops: Any, table: Any) -> Any:
     x = ops.embedding(table)
     ops.add(x, ops.embedding(table))
-    return ops.silu_mul(x, x)
+    return ops.gated(x, x, "silu")
 
 
 def uses_the_whole_after_a_part_was_rotated(ops: Any, table: Any) -> Any:
     x = ops.embedding(table)
     ops.rotary(ops.split(x, (4, 8))[1], ROPE, 4)
-    return ops.silu_mul(x, x)
+    return ops.gated(x, x, "silu")
 
 
 def uses_another_part_that_overlaps(ops: Any, table: Any) -> Any:
     x = ops.embedding(table)
     whole = ops.split(x, (4, 8))[1]
     ops.rotary(ops.split(x, (8, 4))[1], ROPE, 4)
-    return ops.silu_mul(whole, whole)
+    return ops.gated(whole, whole, "silu")
 
 
 def returns_what_is_gone(ops: Any, table: Any) -> Any:

@@ -13,12 +13,14 @@ import octavo._native as _native
 from octavo.backends.cpu_weights import CpuWeight, Stack, as_stored, hollow, pack
 from octavo.backends.fusion import Call, View, fuse, last_uses
 from octavo.backends.protocol import (
+    Activation,
     Array,
     Float32Array,
     Int32Array,
     KVShape,
     Ops,
     RopeParams,
+    Routing,
     SampleBatch,
     SampleOutput,
     StepBatch,
@@ -70,6 +72,8 @@ class _Recorder:
         return self._record("embedding", table.k, (table,))
 
     def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        if not weight or x.width % len(weight):
+            raise ValueError(f"weight: x is {x.width} wide, which is not a multiple of its length {len(weight)}")
         return self._record("rms_norm", x.width, (x, weight, eps), like=x)
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
@@ -88,11 +92,51 @@ class _Recorder:
     def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
         self._record("write_kv", None, (layer, key, value))
 
-    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
-        return self._record("attention", query.width, (layer, query, scale, window or 0), like=query)
+    def add_positions(self, x: Tensor, table: Weight, offset: int) -> Tensor:
+        self._record("add_positions", None, (x, table, offset))
+        return self._overwritten(x)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return self._record("silu_mul", gate.width, (gate, up), like=gate)
+    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Tensor:
+        return self._record("layer_norm", x.width, (x, weight, [] if bias is None else bias, eps), like=x)
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        self._record("scale", None, (x, factor))
+        return self._overwritten(x)
+
+    def paged_attention(
+        self, layer: int, query: Tensor, *, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> Tensor:
+        capped = [] if soft_cap is None else [soft_cap]
+        return self._record("attention", query.width, (layer, query, scale, window or 0, *capped), like=query)
+
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        self._record("activation", None, (x, kind))
+        return self._overwritten(x)
+
+    def gated(self, gate: Tensor, up: Tensor, kind: Activation) -> Tensor:
+        if kind == "silu":
+            return self._record("silu_mul", gate.width, (gate, up), like=gate)
+        return self._record("gated", gate.width, (gate, up, kind), like=gate)
+
+    def experts(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
+        routing: Routing,
+        kind: Activation,
+    ) -> Tensor:
+        chosen = (routing.top_k, routing.normalise, kind)
+        return self._record("experts", x.width, (x, router_logits, list(gate_up), list(down), *chosen), like=x)
+
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        self._record("sigmoid_gate", None, (x, gate))
+        return self._overwritten(x)
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        self._record("soft_cap", None, (x, cap))
+        return self._overwritten(x)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         self._record("add", None, (x, y))

@@ -82,6 +82,8 @@ def _prologue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join |
     x, weight, bias = call.arguments
     if not _made_for(x, source, source.arguments[0].width, num_reads):
         return None
+    if source.method == "rms_norm" and len(source.arguments[1]) != x.width:
+        return None
     return 1, Call(f"{source.method}_linear", call.root, (*source.arguments, weight, bias))
 
 

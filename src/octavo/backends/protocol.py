@@ -18,7 +18,7 @@ pieces of a fixed number of tokens, merged in order. So the bits of a row never 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -165,14 +165,43 @@ class RopeParams(msgspec.Struct, frozen=True, kw_only=True):
     """Positions below this must be served."""
 
 
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+"""silu: x * sigmoid(x). gelu: x * (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel, arXiv:1606.08415); gelu_tanh: its
+approximation x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. relu: max(x, 0)."""
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a token chooses its experts: the `top_k` of softmax(router logits) over all experts, the lower index first
+    among equals. (Shazeer et al., arXiv:1701.06538; Jiang et al., arXiv:2401.04088)"""
+
+    top_k: int
+    normalise: bool
+    """Whether the probabilities of those chosen are divided by their sum."""
+
+
 class Ops(Protocol):
     """The ops. Every method returns a new tensor unless it says otherwise; inputs are not changed."""
 
     def embedding(self, table: Weight) -> Tensor:
         """Rows of `table` `[vocab, width]` for the step's token ids, as float32 `[T, width]`."""
 
+    def add_positions(self, x: Tensor, table: Weight, offset: int) -> Tensor:
+        """x + the rows of `table` `[positions, width]` at the step's positions + `offset`: learned positions. May reuse
+        x's memory: x must not be used afterwards."""
+
     def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
-        """x / sqrt(mean(x^2) + eps) * weight per row; mean in float32. (Zhang & Sennrich, arXiv:1910.07467)"""
+        """x / sqrt(mean(x^2) + eps) * weight per row; mean in float32. (Zhang & Sennrich, arXiv:1910.07467)
+
+        x may be wider than `weight`, by a whole factor: then each run of that many columns, a head for example, is
+        normalised by itself.
+        """
+
+    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Tensor:
+        """(x - mean(x)) / sqrt(variance(x) + eps) * weight (+ bias) per row, the variance that of the row itself; mean
+        and variance in float32. (Ba et al., arXiv:1607.06450)"""
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        """x * factor. May reuse x's memory: x must not be used afterwards."""
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """x @ weight.T (+ bias): `[T, K]` with `weight` `[N, K]` gives float32 `[T, N]`; float32 accumulation.
@@ -189,13 +218,16 @@ class Ops(Protocol):
     def write_kv(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store the new tokens' keys and values, `[T, num_kv_heads * head_dim]`, rounded to the cache's dtype."""
 
-    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+    def paged_attention(
+        self, layer: int, query: Tensor, *, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> Tensor:
         """Causal attention of the new tokens over the keys and values stored in their sequences' blocks.
 
         `query` is `[T, num_heads * head_dim]`; num_heads is a multiple of num_kv_heads, query head h reads KV head
         `h // (num_heads // num_kv_heads)`. The new tokens' own KV is already written. A token at position p sees
         positions p - window + 1 .. p (all from 0 without a window). Table entries past a sequence's end, and entries
-        wholly below the window, are not read. Scores, softmax and sums are float32; with KV in bfloat16 a back end may
+        wholly below the window, are not read. A score is scale * q.k; with `soft_cap` c it becomes c * tanh(score / c)
+        (Gemma 2, arXiv:2408.00118). Scores, softmax and sums are float32; with KV in bfloat16 a back end may
         round the query to bfloat16 first, and the numerators of softmax before they weigh the values (their sum is
         then that of the rounded ones, so that the weights still add to one), each always or never; with KV in int8, a
         head's query to a float32 scale times integers of at most 16 bits. Returns `[T, num_heads * head_dim]`.
@@ -203,8 +235,35 @@ class Ops(Protocol):
         Source: Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention", section 4.1.
         """
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        """gate * sigmoid(gate) * up, elementwise. (Shazeer, arXiv:2002.05202)"""
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        """The activation of every element. May reuse x's memory: x must not be used afterwards."""
+
+    def gated(self, gate: Tensor, up: Tensor, kind: Activation) -> Tensor:
+        """activation(gate) * up, elementwise. (Shazeer, arXiv:2002.05202)"""
+
+    def experts(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
+        routing: Routing,
+        kind: Activation,
+    ) -> Tensor:
+        """A mixture of gated MLPs: the sum over a token's experts e, in ascending order of e, of
+        p_e * linear(gated(*halves of linear(x, gate_up[e]), kind), down[e]), p_e being the router's probability.
+
+        `router_logits` is `[T, experts]`, `gate_up[e]` `[2 * inner, width]` (gate's rows first), `down[e]`
+        `[width, inner]`. A token whose router logits hold a NaN gets NaN. Each weight is read for the tokens that
+        chose it only.
+        """
+
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Each row of x times sigmoid of its number in `gate` `[T, 1]`. May reuse x's memory: x must not be used
+        afterwards."""
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """cap * tanh(x / cap). May reuse x's memory: x must not be used afterwards."""
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y. May reuse x's memory: x must not be used afterwards."""
@@ -213,7 +272,8 @@ class Ops(Protocol):
         """Rows of the tokens in `logits_tokens`: `[T, width]` to `[S, width]`."""
 
     def logits(self, x: Tensor, head: Weight, screen: Weight | None) -> Tensor:
-        """`linear(x, head)`, the decoder's result. `screen`: what `Backend.screen` made of `head`."""
+        """`linear(x, head)`. `screen`: what `Backend.screen` made of `head`, if this is the decoder's result as it
+        is."""
 
 
 class Program(Protocol):

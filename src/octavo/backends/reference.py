@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.backends.bfloat16 import to_bits, to_float32
 from octavo.backends.greedy import greedy
 from octavo.backends.grouped import expand
 from octavo.backends.int8 import dequantise, quantise
 from octavo.backends.protocol import (
+    Activation,
     Array,
     Float32Array,
     GroupedWeight,
@@ -25,6 +27,7 @@ from octavo.backends.protocol import (
     Ops,
     Program,
     RopeParams,
+    Routing,
     SampleBatch,
     SampleOutput,
     StepBatch,
@@ -35,6 +38,8 @@ from octavo.backends.protocol import (
     uniform,
 )
 from octavo.messages import GREEDY_TEMPERATURE
+
+Float64Array = npt.NDArray[np.float64]
 
 
 class ReferenceKVMemory:
@@ -119,10 +124,22 @@ class _EagerOps:
     def embedding(self, table: Weight) -> Tensor:
         return table[self._batch.token_ids]
 
+    def add_positions(self, x: Tensor, table: Weight, offset: int) -> Tensor:
+        return x + table[self._batch.positions + offset]
+
     def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
-        exact = x.astype(np.float64)
+        exact = x.astype(np.float64).reshape(len(x), x.shape[1] // len(weight), len(weight))
         mean = np.square(exact).mean(axis=-1, keepdims=True)
-        return (exact / np.sqrt(mean + eps) * weight).astype(np.float32)
+        return (exact / np.sqrt(mean + eps) * weight).astype(np.float32).reshape(x.shape)
+
+    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Tensor:
+        exact = x.astype(np.float64)
+        centred = exact - exact.mean(axis=-1, keepdims=True)
+        normed = centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps) * weight
+        return (normed if bias is None else normed + bias).astype(np.float32)
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return (x.astype(np.float64) * factor).astype(np.float32)
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         product = x.astype(np.float64) @ weight.T.astype(np.float64)
@@ -148,7 +165,9 @@ class _EagerOps:
             for t in range(self._batch.query_start_loc[i], self._batch.query_start_loc[i + 1]):
                 self._kv.store(layer, int(row), int(self._batch.positions[t]), keys[t], values[t])
 
-    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+    def paged_attention(
+        self, layer: int, query: Tensor, *, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> Tensor:
         head_dim, num_kv_heads = self._kv.shape.head_dim, self._kv.shape.num_kv_heads
         queries = query.reshape(len(query), -1, head_dim)
         group = queries.shape[1] // num_kv_heads
@@ -161,15 +180,41 @@ class _EagerOps:
                     np.repeat(x, group, axis=1).astype(np.float64) for x in self._kv.gather(layer, int(row), start, end)
                 )
                 scores = np.einsum("hd,khd->hk", queries[t].astype(np.float64), keys) * scale
+                if soft_cap is not None:
+                    scores = soft_cap * np.tanh(scores / soft_cap)
                 weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
                 weights /= weights.sum(axis=-1, keepdims=True)
                 output[t] = np.einsum("hk,khd->hd", weights, values)
         return output.reshape(query.shape)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        exact = gate.astype(np.float64)
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        return _activated(x, kind).astype(np.float32)
+
+    def gated(self, gate: Tensor, up: Tensor, kind: Activation) -> Tensor:
+        return (_activated(gate, kind) * up).astype(np.float32)
+
+    def experts(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
+        routing: Routing,
+        kind: Activation,
+    ) -> Tensor:
+        total = np.zeros((len(x), len(down[0])))
+        for token, shares in enumerate(_shares(row, routing) for row in router_logits.astype(np.float64)):
+            for expert in np.flatnonzero(shares != 0).tolist():
+                gate, up = np.split(self.linear(x[token : token + 1], gate_up[expert]), 2, axis=1)
+                total[token] += shares[expert] * self.linear(self.gated(gate, up, kind), down[expert])[0]
+        return total.astype(np.float32)
+
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
         with np.errstate(over="ignore"):
-            return (exact / (1.0 + np.exp(-exact)) * up).astype(np.float32)
+            return (x / (1.0 + np.exp(-gate.astype(np.float64)))).astype(np.float32)
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return (cap * np.tanh(x.astype(np.float64) / cap)).astype(np.float32)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y
@@ -179,6 +224,34 @@ class _EagerOps:
 
     def select(self, x: Tensor) -> Tensor:
         return x[self._batch.logits_tokens]
+
+
+def _activated(x: Array, kind: Activation) -> Float64Array:
+    exact = x.astype(np.float64)
+    if kind == "relu":
+        return np.maximum(exact, 0.0)
+    if kind == "gelu":
+        return exact * (1.0 + _erf(exact / math.sqrt(2.0))) / 2.0
+    if kind == "gelu_tanh":
+        return exact * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (exact + 0.044715 * exact**3))) / 2.0
+    with np.errstate(over="ignore"):
+        return exact / (1.0 + np.exp(-exact))
+
+
+def _erf(x: Float64Array) -> Float64Array:
+    return np.array([math.erf(value) for value in x.flat]).reshape(x.shape)
+
+
+def _shares(logits: Float64Array, routing: Routing) -> Float64Array:
+    """What each expert's output is multiplied with, `[experts]`; 0 for those not chosen."""
+    if np.isnan(logits).any():
+        return np.full(len(logits), np.nan)
+    probabilities: Float64Array = np.exp(logits - logits.max())
+    probabilities /= probabilities.sum()
+    chosen = np.argsort(-logits, kind="stable")[: routing.top_k]
+    shares: Float64Array = np.zeros_like(probabilities)
+    shares[chosen] = probabilities[chosen]
+    return shares / shares.sum() if routing.normalise else shares
 
 
 class _EagerProgram:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from octavo.backends import reference
 from octavo.backends.greedy import greedy
 from octavo.backends.grouped import expand
 from octavo.backends.protocol import (
+    Activation,
     Array,
     GroupedWeight,
     Int32Array,
@@ -26,6 +28,7 @@ from octavo.backends.protocol import (
     Ops,
     Program,
     RopeParams,
+    Routing,
     SampleBatch,
     SampleOutput,
     StepBatch,
@@ -36,6 +39,12 @@ from octavo.backends.protocol import (
 from octavo.errors import ConfigError
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
 
 
 def _tensor(data: Array) -> torch.Tensor:
@@ -121,8 +130,18 @@ class _EagerOps:
     def embedding(self, table: Weight) -> Tensor:
         return table[_tensor(self._batch.token_ids)].float()
 
+    def add_positions(self, x: Tensor, table: Weight, offset: int) -> Tensor:
+        return x + table[self._positions + offset].float()
+
     def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+        runs = x.view(len(x), x.shape[1] // len(weight), len(weight))
+        return (runs * torch.rsqrt(runs.square().mean(-1, keepdim=True) + eps) * weight).view(x.shape)
+
+    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Tensor:
+        return functional.layer_norm(x, (len(weight),), weight, bias, eps)
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return x * factor
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         return functional.linear(x, weight.float(), bias)
@@ -143,7 +162,9 @@ class _EagerOps:
         pairs = torch.stack([key, value], dim=1).view(len(key), 2, self._kv.shape.num_kv_heads, -1)
         self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets] = self._kv.as_bytes(pairs)
 
-    def paged_attention(self, layer: int, query: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+    def paged_attention(
+        self, layer: int, query: Tensor, *, scale: float, window: int | None = None, soft_cap: float | None = None
+    ) -> Tensor:
         heads = query.view(len(query), self._kv.shape.num_kv_heads, -1, self._kv.shape.head_dim)
         output = torch.empty_like(heads)
         for i, (row, end) in enumerate(zip(self._token_rows, self._batch.positions + 1, strict=True)):
@@ -153,11 +174,43 @@ class _EagerOps:
             pairs = self._kv.from_bytes(self._kv.blocks[blocks, self._kv.slots[layer], :, :, offsets])
             keys, values = pairs.permute(1, 2, 0, 3)  # each [num_kv_heads, tokens, head_dim]
             scores = heads[i] @ keys.transpose(1, 2) * scale
+            if soft_cap is not None:
+                scores = soft_cap * (scores / soft_cap).tanh()
             output[i] = scores.softmax(-1) @ values
         return output.view(query.shape)
 
-    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return functional.silu(gate) * up
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        return _ACTIVATIONS[kind](x)
+
+    def gated(self, gate: Tensor, up: Tensor, kind: Activation) -> Tensor:
+        return _ACTIVATIONS[kind](gate) * up
+
+    def experts(
+        self,
+        x: Tensor,
+        router_logits: Tensor,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
+        routing: Routing,
+        kind: Activation,
+    ) -> Tensor:
+        shares, chosen = router_logits.softmax(-1).sort(descending=True, stable=True)
+        shares, chosen = shares[:, : routing.top_k], chosen[:, : routing.top_k]
+        if routing.normalise:
+            shares = shares / shares.sum(-1, keepdim=True)
+        total = torch.zeros(len(x), len(down[0]))
+        for expert in range(len(down)):
+            tokens, rank = (chosen == expert).nonzero(as_tuple=True)
+            if len(tokens):
+                gate, up = self.linear(x[tokens], gate_up[expert]).chunk(2, dim=1)
+                total[tokens] += shares[tokens, rank, None] * self.linear(self.gated(gate, up, kind), down[expert])
+        return torch.where(router_logits.isnan().any(-1, keepdim=True), torch.nan, total)
+
+    def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * gate.sigmoid()
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return cap * (x / cap).tanh()
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y

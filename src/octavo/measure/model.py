@@ -13,7 +13,7 @@ import numpy as np
 from octavo import registry
 from octavo.backends.protocol import Backend, RopeParams, Weight
 from octavo.measure.shapes import Shapes
-from octavo.models.decoder import DecoderWeights, LayerWeights
+from octavo.models.decoder import DecoderWeights, LayerWeights, LinearWeights, MLPWeights, NormWeights
 from octavo.models.families import decoder_spec
 from octavo.models.loader import load
 from octavo.models.spec import DecoderSpec, LayerSpec
@@ -107,20 +107,15 @@ class _Drawn:
         qkv, output, gate_up, down = matrices
         return LayerWeights(
             attention_norm=self._norm(),
-            qkv=qkv,
-            qkv_bias=None,
-            output=output,
-            output_bias=None,
+            qkv=LinearWeights(qkv),
+            output=LinearWeights(output),
             mlp_norm=self._norm(),
-            gate_up=gate_up,
-            gate_up_bias=None,
-            down=down,
-            down_bias=None,
+            mlp=MLPWeights(up=LinearWeights(gate_up), down=LinearWeights(down)),
         )
 
     def _matrices(self, size: tuple[int, int], count: int) -> list[Weight]:
         values = self._rng.standard_normal(size, np.float32) / np.float32(np.sqrt(size[1]))
         return [self._backend.matrix([values]) for _ in range(count)]
 
-    def _norm(self) -> Weight:
-        return self._backend.vector(np.ones(self._shapes.hidden_size, np.float32))
+    def _norm(self) -> NormWeights:
+        return NormWeights(self._backend.vector(np.ones(self._shapes.hidden_size, np.float32)))

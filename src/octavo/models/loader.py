@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.backends.protocol import Backend, Weight, WeightPart
 from octavo.errors import ModelFileError, UnsupportedModelError
-from octavo.models.decoder import DecoderWeights, LayerWeights
+from octavo.models.decoder import DecoderWeights, LayerWeights, LinearWeights, MLPWeights, NormWeights
 from octavo.models.matrices import EMBEDDING, HEAD, MatrixReader, MatrixSizer, read_stacked
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
@@ -62,7 +62,7 @@ def _load(reader: _Reader, spec: DecoderSpec) -> DecoderWeights:
     weights = DecoderWeights(
         embedding=embedding,
         layers=[_layer(reader, f"model.layers.{index}.") for index in range(spec.num_layers)],
-        norm=reader.vector([NORM]),
+        norm=NormWeights(reader.vector([NORM])),
         head=head,
         screen=reader.screen(head, [EMBEDDING if spec.tied_embeddings else HEAD]),
     )
@@ -111,16 +111,14 @@ def _layer(reader: _Reader, prefix: str) -> LayerWeights:
     gate_up = [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")]
     down = [f"{prefix}mlp.down_proj"]
     return LayerWeights(
-        attention_norm=reader.vector([f"{prefix}input_layernorm.weight"]),
-        mlp_norm=reader.vector([f"{prefix}post_attention_layernorm.weight"]),
-        qkv=reader.weight(qkv),
-        qkv_bias=reader.bias(qkv),
-        output=reader.weight(output),
-        output_bias=reader.bias(output),
-        gate_up=reader.weight(gate_up),
-        gate_up_bias=reader.bias(gate_up),
-        down=reader.weight(down),
-        down_bias=reader.bias(down),
+        attention_norm=NormWeights(reader.vector([f"{prefix}input_layernorm.weight"])),
+        mlp_norm=NormWeights(reader.vector([f"{prefix}post_attention_layernorm.weight"])),
+        qkv=LinearWeights(reader.weight(qkv), reader.bias(qkv)),
+        output=LinearWeights(reader.weight(output), reader.bias(output)),
+        mlp=MLPWeights(
+            up=LinearWeights(reader.weight(gate_up), reader.bias(gate_up)),
+            down=LinearWeights(reader.weight(down), reader.bias(down)),
+        ),
     )
 
 

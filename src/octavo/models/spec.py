@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from octavo.backends.protocol import RopeParams
+from octavo.backends.protocol import Activation, RopeParams, Routing
+
+Norm = Literal["rms", "layer"]
+
+NormPlace = Literal["before", "after", "around", "after_sum"]
+"""Where a layer normalises: what its two halves take (before), what they give (after), both (around), or the sum of
+what they give and what they took (after_sum, as in the original transformer)."""
+
+
+class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer's mixture of experts in the place of its MLP."""
+
+    num_experts: int
+    routing: Routing
+    intermediate_size: int
+    """Of one expert."""
+    shared_size: int = 0
+    """Width of the MLP that every token passes through besides; 0 for none. Its output is gated by a sigmoid."""
+
+    @property
+    def num_parameters_factor(self) -> int:
+        """Elements of one hidden unit's weights, over all experts."""
+        return 3 * (self.num_experts * self.intermediate_size + self.shared_size) + self.num_experts
 
 
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +37,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     """Sliding window in tokens, the query's own included; None sees everything."""
     rope: RopeParams | None = None
+    experts: ExpertsSpec | None = None
+    """None for an MLP of the spec's `intermediate_size`."""
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,32 +53,73 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     num_kv_heads: int
     head_dim: int
     layers: tuple[LayerSpec, ...]
-    norm_eps: float
     tied_embeddings: bool
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
     max_position: int
     """The trained context, in tokens."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+
+    norm: Norm = "rms"
+    norm_eps: float
+    norm_place: NormPlace = "before"
+    norm_bias: bool = False
+    """Of layer norms."""
+    norm_offset: float = 0.0
+    """Added to the stored weights of all norms: 1 where they are stored as differences from 1."""
+    final_norm: bool = True
+    parallel: bool = False
+    """Attention and MLP of a layer take the same input, and both outputs are added to it."""
+    shared_norm: bool = False
+    """Of parallel layers: one norm serves both."""
+
+    embedding_size: int | None = None
+    """Where tokens are embedded narrower than `hidden_size`, and projected to it and back."""
+    embedding_scale: float = 1.0
+    position_offset: int | None = None
+    """Of learned positions: position p is row p + offset of their table; None for no such table."""
+
+    attention_scale: float | None = None
+    """Of query times key; None for 1 / sqrt(head_dim)."""
+    attention_soft_cap: float | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["head", "row"] | None = None
+    """RMS norms of query and key before they are rotated: of each head, or of all heads together."""
+
+    activation: Activation = "silu"
+    gated_mlp: bool = True
+    mlp_bias: bool = False
+
+    residual_scale: float = 1.0
+    """Of what attention and MLP give, before it is added."""
+    logits_scale: float = 1.0
+    logits_soft_cap: float | None = None
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
     @property
+    def embedded(self) -> int:
+        """Width in which tokens are embedded."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
     def num_parameters(self) -> int:
         """Elements of all matrices; norms and biases are left out."""
-        attention = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim * self.hidden_size
-        layer = attention + 3 * self.intermediate_size * self.hidden_size
-        tables = 1 if self.tied_embeddings else 2
-        return self.num_layers * layer + tables * self.vocab_size * self.hidden_size
+        attention = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+        dense = (3 if self.gated_mlp else 2) * self.intermediate_size
+        units = sum(attention + (x.experts.num_parameters_factor if x.experts else dense) for x in self.layers)
+        tables = (1 if self.tied_embeddings else 2) * self.vocab_size * self.embedded
+        projections = 0 if self.embedding_size is None else 2 * self.embedding_size * self.hidden_size
+        positions = 0 if self.position_offset is None else (self.max_position + self.position_offset) * self.hidden_size
+        return units * self.hidden_size + tables + projections + positions
 
     def activation_bytes(self, num_tokens: int) -> int:
         """At most so many bytes of float32 tensors live at once while `num_tokens` tokens are computed."""
         attention = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
-        width = 4 * self.hidden_size + attention + 3 * self.intermediate_size + self.vocab_size
+        inner = max(self.intermediate_size, *(_expert_width(layer) for layer in self.layers))
+        width = 4 * self.hidden_size + attention + 3 * inner + self.vocab_size
         return 4 * num_tokens * width
 
     @property
@@ -65,3 +132,10 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         """KV group of each layer."""
         order = self.windows
         return tuple(order.index(layer.window) for layer in self.layers)
+
+
+def _expert_width(layer: LayerSpec) -> int:
+    """Columns that a token's experts need at once."""
+    if layer.experts is None:
+        return 0
+    return layer.experts.routing.top_k * layer.experts.intermediate_size + layer.experts.shared_size

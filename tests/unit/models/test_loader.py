@@ -37,23 +37,23 @@ def test_every_tensor_arrives_in_its_place(tmp_path: Path, dtype: str) -> None:
 
     assert np.array_equal(found.embedding, kept("model.embed_tokens.weight"))
     assert np.array_equal(found.head, kept("lm_head.weight"))
-    assert np.array_equal(found.norm, kept("model.norm.weight"))
+    assert np.array_equal(found.norm.weight, kept("model.norm.weight"))
     for index, layer in enumerate(found.layers):
         prefix = f"model.layers.{index}."
-        for kind, ours in (("weight", ""), ("bias", "_bias")):
+        for kind in ("weight", "bias"):
             attention, mlp = f"{prefix}self_attn.{{}}_proj.{kind}", f"{prefix}mlp.{{}}_proj.{kind}"
-            assert np.array_equal(getattr(layer, f"qkv{ours}"), kept(*(attention.format(name) for name in "qkv")))
-            assert np.array_equal(getattr(layer, f"output{ours}"), kept(attention.format("o")))
-            assert np.array_equal(getattr(layer, f"gate_up{ours}"), kept(mlp.format("gate"), mlp.format("up")))
-            assert np.array_equal(getattr(layer, f"down{ours}"), kept(mlp.format("down")))
-        assert np.array_equal(layer.attention_norm, kept(f"{prefix}input_layernorm.weight"))
-        assert np.array_equal(layer.mlp_norm, kept(f"{prefix}post_attention_layernorm.weight"))
+            assert np.array_equal(getattr(layer.qkv, kind), kept(*(attention.format(name) for name in "qkv")))
+            assert np.array_equal(getattr(layer.output, kind), kept(attention.format("o")))
+            assert np.array_equal(getattr(layer.mlp.up, kind), kept(mlp.format("gate"), mlp.format("up")))
+            assert np.array_equal(getattr(layer.mlp.down, kind), kept(mlp.format("down")))
+        assert np.array_equal(layer.attention_norm.weight, kept(f"{prefix}input_layernorm.weight"))
+        assert np.array_equal(layer.mlp_norm.weight, kept(f"{prefix}post_attention_layernorm.weight"))
 
 
 def test_tied_embeddings_are_one_weight(tmp_path: Path) -> None:
     found = loaded(write_tiny_llama(tmp_path, TinyLlama()))
     assert found.head is found.embedding
-    assert found.layers[0].qkv_bias is found.layers[0].down_bias is None
+    assert found.layers[0].qkv.bias is found.layers[0].mlp.down.bias is None
 
 
 def change_config(folder: Path, **changes: Any) -> None:
