@@ -12,7 +12,7 @@ import pytest
 
 from octavo.backends import cpu
 from octavo.backends.protocol import RopeParams
-from octavo.models.decoder import DecoderWeights, LayerWeights, decoder
+from octavo.models.decoder import DecoderWeights, LayerWeights, LinearWeights, MLPWeights, NormWeights, decoder
 from octavo.models.families import decoder_spec
 from octavo.models.spec import DecoderSpec, LayerSpec
 from support.backends import CPU_WAYS, Way, ways
@@ -42,33 +42,30 @@ def load(backend: Any) -> DecoderWeights:
     def matrix(*names: str) -> Any:
         return backend.matrix([WEIGHTS[f"{name}.weight"] for name in names])
 
-    def bias(*names: str) -> Any:
-        return backend.vector(np.concatenate([WEIGHTS[f"{name}.bias"] for name in names]))
+    def linear(*names: str) -> LinearWeights:
+        bias = np.concatenate([WEIGHTS[f"{name}.bias"] for name in names])
+        return LinearWeights(matrix(*names), backend.vector(bias))
+
+    def norm(name: str) -> NormWeights:
+        return NormWeights(backend.vector(WEIGHTS[f"{name}.weight"]))
 
     layers = []
     for index in range(SPEC.num_layers):
         prefix = f"model.layers.{index}."
-        qkv = [f"{prefix}self_attn.{name}_proj" for name in "qkv"]
-        gate_up = [f"{prefix}mlp.{name}_proj" for name in ("gate", "up")]
         layers.append(
             LayerWeights(
-                attention_norm=backend.vector(WEIGHTS[f"{prefix}input_layernorm.weight"]),
-                qkv=matrix(*qkv),
-                qkv_bias=bias(*qkv),
-                output=matrix(f"{prefix}self_attn.o_proj"),
-                output_bias=bias(f"{prefix}self_attn.o_proj"),
-                mlp_norm=backend.vector(WEIGHTS[f"{prefix}post_attention_layernorm.weight"]),
-                gate_up=matrix(*gate_up),
-                gate_up_bias=bias(*gate_up),
-                down=matrix(f"{prefix}mlp.down_proj"),
-                down_bias=bias(f"{prefix}mlp.down_proj"),
+                attention_norm=norm(f"{prefix}input_layernorm"),
+                qkv=linear(*(f"{prefix}self_attn.{name}_proj" for name in "qkv")),
+                output=linear(f"{prefix}self_attn.o_proj"),
+                mlp_norm=norm(f"{prefix}post_attention_layernorm"),
+                mlp=MLPWeights(
+                    up=linear(*(f"{prefix}mlp.{name}_proj" for name in ("gate", "up"))),
+                    down=linear(f"{prefix}mlp.down_proj"),
+                ),
             )
         )
     return DecoderWeights(
-        embedding=matrix("model.embed_tokens"),
-        layers=layers,
-        norm=backend.vector(WEIGHTS["model.norm.weight"]),
-        head=matrix("lm_head"),
+        embedding=matrix("model.embed_tokens"), layers=layers, norm=norm("model.norm"), head=matrix("lm_head")
     )
 
 
