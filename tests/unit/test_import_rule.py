@@ -60,7 +60,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "models": {"numpy", "msgspec"},
     "worker": {"numpy", "msgspec", "llguidance"},
     "executor": {"msgspec"},
-    "engine": {"msgspec", "tokenizers", "jinja2", "zmq", "rich"},
+    "engine": {"msgspec", "tokenizers", "jinja2", "rich"},
     "server": {"msgspec", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client"},
     "measure": {"numpy"},
     "sim": {"msgspec"},

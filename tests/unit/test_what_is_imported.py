@@ -9,7 +9,7 @@ import pytest
 
 import octavo
 
-HEAVY = ("numpy", "torch", "starlette", "uvicorn", "tokenizers", "jinja2", "zmq", "rich", "huggingface_hub", "msgspec")
+HEAVY = ("numpy", "torch", "starlette", "uvicorn", "tokenizers", "jinja2", "rich", "huggingface_hub", "msgspec")
 HEAVY += ("llguidance",)
 
 
@@ -65,4 +65,4 @@ def test_a_front_end_loads_no_scheduler() -> None:
 
 
 def test_what_begins_an_engines_process_loads_little() -> None:
-    assert loaded_after("import octavo.engine.process_host", HEAVY) == {"msgspec", "zmq"}
+    assert loaded_after("import octavo.engine.process_host", HEAVY) == {"msgspec"}

@@ -14,7 +14,7 @@ from octavo.cli.text import count, size
 MIN_MEMORY_BYTES = 512 * 10**6
 """Below this the default model and a useful KV pool do not fit."""
 
-_LIBRARIES = ("numpy", "msgspec", "pyzmq", "tokenizers", "huggingface_hub", "jinja2", "starlette", "uvicorn",
+_LIBRARIES = ("numpy", "msgspec", "tokenizers", "huggingface_hub", "jinja2", "starlette", "uvicorn",
               "httptools", "prometheus_client", "rich", "torch")  # fmt: skip
 _OPTIONAL = ("torch",)
 

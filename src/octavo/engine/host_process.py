@@ -1,8 +1,8 @@
-"""The engine process: `python -m octavo.engine.host_process COMMANDS EVENTS`, started by `ProcessHost` alone.
+"""The engine process: `python -m octavo.engine.host_process FD`, started by `ProcessHost` alone.
 
-Takes commands from one socket and sends what each step makes known over the other, in one message per step. With
-nothing to do it blocks. It ends when it is told to, or when its parent's end of standard input closes, that is, when
-the parent is gone.
+Takes commands from the socket that has this descriptor, and sends what each step makes known, in one message per step.
+With nothing to do it blocks. It ends when it is told to, or when its parent's end of standard input closes, that is,
+when the parent is gone.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from typing import Any
 
 import msgspec
-import zmq
 
 from octavo import registry
 from octavo.engine import wire
 from octavo.engine.build import build_engine, grammars_of
 from octavo.engine.loop import EngineLoop
+from octavo.engine.pipe import Pipe
 from octavo.engine.questions import Question
 from octavo.engine.start_up import no_collection
 from octavo.errors import OctavoError
 
 _LOG = logging.getLogger("octavo.engine")
+_LINGER_S = 2.0
+"""For what the front end has not taken when this process ends."""
 
 
 def _end_with_parent() -> None:
@@ -35,13 +38,17 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _first(commands: zmq.Socket[bytes]) -> bytes:
+def _first(pipe: Pipe) -> bytes:
     """The first message. Until it comes, import what nearly every engine needs."""
-    if not commands.poll(0):
+    message = pipe.receive()
+    if message is None:
         with contextlib.suppress(ImportError):  # whoever needs it will say so
             registry.resolve("executors", "local")
             registry.resolve("backends", "cpu")
-    return commands.recv()
+    while message is None:
+        pipe.wait(None)
+        message = pipe.receive()
+    return message
 
 
 def _start(raw: bytes) -> tuple[EngineLoop, wire.Started]:
@@ -54,12 +61,11 @@ def _start(raw: bytes) -> tuple[EngineLoop, wire.Started]:
 
 
 class _Server:
-    """The loop between two sockets."""
+    """The loop at the end of a pipe."""
 
-    def __init__(self, loop: EngineLoop, commands: zmq.Socket[bytes], events: zmq.Socket[bytes]) -> None:
+    def __init__(self, loop: EngineLoop, pipe: Pipe) -> None:
         self._loop = loop
-        self._commands = commands
-        self._events = events
+        self._pipe = pipe
         self._stopped = False
 
     def run(self) -> None:
@@ -68,17 +74,18 @@ class _Server:
             if self._loop.has_work and not self._stopped:
                 batch = self._loop.step()
                 if batch.deltas or batch.stats is not None:
-                    self._events.send(wire.encode(batch))
+                    self._pipe.send(wire.encode(batch))
 
     def _take_commands(self) -> None:
         """All commands that are here; waits for one when there is nothing else to do."""
-        flags = zmq.NOBLOCK if self._loop.has_work else 0
-        try:
-            while not self._stopped:
-                self._obey(self._commands.recv(flags))
-                flags = zmq.NOBLOCK
-        except zmq.Again:
-            pass
+        while not self._stopped:
+            message = self._pipe.receive()
+            if message is not None:
+                self._obey(message)
+            elif self._loop.has_work:
+                return
+            else:
+                self._pipe.wait(None)
 
     def _obey(self, raw: bytes) -> None:
         try:
@@ -92,7 +99,7 @@ class _Server:
             case wire.Abort(request_id, index):
                 self._loop.abort(request_id, index)
             case wire.Ask(number, question):
-                self._events.send(wire.encode(self._answer(number, question)))
+                self._pipe.send(wire.encode(self._answer(number, question)))
             case wire.Stop():
                 self._stopped = True
             case wire.Start():
@@ -113,25 +120,20 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    context = zmq.Context()
-    commands, events = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    for socket, address in ((commands, sys.argv[1]), (events, sys.argv[2])):
-        socket.set_hwm(0)
-        socket.linger = 2000
-        socket.connect(address)
+    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
     try:
         with no_collection():
-            loop, started = _start(_first(commands))
+            loop, started = _start(_first(pipe))
     except Exception as error:
-        events.send(wire.encode(wire.failure(error)))
-        context.destroy(linger=2000)
+        pipe.send(wire.encode(wire.failure(error)))
+        pipe.close(_LINGER_S)
         return 1
-    events.send(wire.encode(started))
+    pipe.send(wire.encode(started))
     try:
-        _Server(loop, commands, events).run()
+        _Server(loop, pipe).run()
     finally:
         loop.close()
-        context.destroy(linger=2000)
+        pipe.close(_LINGER_S)
     return 0
 
 

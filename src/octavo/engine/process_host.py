@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
-
-import zmq
 
 from octavo.config import EngineConfig
 from octavo.engine import wire
 from octavo.engine.loop import Batch
+from octavo.engine.pipe import Pipe
 from octavo.engine.publications import Publications
 from octavo.engine.questions import AnyQuestion, Question, Withdraw
 from octavo.engine.resume import LiveRequest
@@ -39,44 +34,29 @@ RESTART_WINDOW_S = 60.0
 SUSPECT_DEATHS = 3
 """A request that got no token between so many deaths in a row is given up: it may well be what kills the engine."""
 _SUSPECT = f"the engine died {SUSPECT_DEATHS} times while it worked on this request"
-_LAST_WORDS_MS = 100
 _STOP_S = 5.0
 """How long a process may take to stop before it is killed."""
 
 
 class _Child:
-    """One engine process and the sockets to it."""
+    """One engine process and the pipe to it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, generation: int) -> None:
-        addresses = [f"ipc://{folder}/{generation}.{name}" for name in ("commands", "events")]
-        self._commands, self._events = context.socket(zmq.PUSH), context.socket(zmq.PULL)
-        for socket, address in zip((self._commands, self._events), addresses, strict=True):
-            socket.set_hwm(0)
-            socket.linger = 0
-            socket.bind(address)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "octavo.engine.host_process", *addresses], stdin=subprocess.PIPE
-        )
-        self._poller = zmq.Poller()
-        self._poller.register(self._events, zmq.POLLIN)
-        self._pid_file = _open_pid(self._process.pid)
-        if self._pid_file is not None:
-            self._poller.register(self._pid_file, zmq.POLLIN)
+    def __init__(self) -> None:
+        self._pipe, end = Pipe.pair()
+        with end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "octavo.engine.host_process", str(end.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[end.fileno()],
+            )
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def send(self, command: wire.Command) -> None:
-        """Send, waiting for a process that has yet to open its socket. To one that is gone nothing is sent: `receive`
-        reports its end."""
-        data = wire.encode(command)
-        while self._process.poll() is None:
-            try:
-                self._commands.send(data, zmq.NOBLOCK)
-                return
-            except zmq.Again:
-                self._commands.poll(50, zmq.POLLOUT)
+        """Send without waiting. To a process that is gone nothing is sent: `receive` reports its end."""
+        self._pipe.send(wire.encode(command))
 
     def receive(self, timeout_s: float | None) -> wire.Event | None:
         """The next event, or None after the time.
@@ -86,42 +66,32 @@ class _Child:
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = 0.5 if until_s is None else max(0.0, min(0.5, until_s - time.monotonic()))
-            ready = dict(self._poller.poll(round(left_s * 1000)))
-            # With a file that tells of the process's end there is no need to ask for it beside every event.
-            gone = (self._pid_file is None or self._pid_file in ready) and self._process.poll() is not None
-            if gone:  # what it sent last may still be on its way through the socket
-                self._events.poll(_LAST_WORDS_MS)
             try:
-                return wire.decode_event(self._events.recv(zmq.NOBLOCK))
-            except zmq.Again:
-                if gone:
-                    raise EngineDeadError(f"the engine process ended with status {self._process.returncode}") from None
-            if until_s is not None and time.monotonic() >= until_s:
+                data = self._pipe.receive()
+            except EOFError:
+                raise EngineDeadError(f"the engine process ended with status {self._end()}") from None
+            if data is not None:
+                return wire.decode_event(data)
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
                 return None
+            self._pipe.wait(left_s)
+
+    def _end(self) -> int:
+        """Wait for the process, which ends; its exit status."""
+        try:
+            return self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
     def close(self, *, kill: bool) -> None:
         if kill:
             self._process.kill()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if self._pid_file is not None:
-            os.close(self._pid_file)
-        self._commands.close(linger=0)
-        self._events.close(linger=0)
-
-
-def _open_pid(pid: int) -> int | None:
-    """A file that becomes readable when the process ends, where the system has such."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
+        self._pipe.close()
 
 
 class ProcessHost:
@@ -133,9 +103,6 @@ class ProcessHost:
 
     def __init__(self) -> None:
         self._what: wire.Start | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._folder = _private_folder()
-        self._generations = itertools.count()
         self._begun: _Child | None = None
         """One that was not told yet what to start."""
         self._child: _Child | None = None
@@ -159,7 +126,7 @@ class ProcessHost:
     def begin(self) -> None:
         """Start the process before it is known what it shall run: it imports what it needs meanwhile. Once, before
         `start`."""
-        self._begun = _Child(self._context, self._folder, next(self._generations))
+        self._begun = _Child()
 
     def start(self, config: EngineConfig, files: ModelFiles) -> EngineInfo:
         self._what = wire.Start.of(config, files)
@@ -179,7 +146,7 @@ class ProcessHost:
     def _spawn(self, what: wire.Start) -> tuple[_Child, EngineInfo]:
         child, self._begun = self._begun, None
         if child is None:
-            child = _Child(self._context, self._folder, next(self._generations))
+            child = _Child()
         try:
             child.send(what)
             event = child.receive(None)
@@ -374,11 +341,3 @@ class ProcessHost:
                 child.close(kill=False)
             if self._begun is not None:
                 self._begun.close(kill=True)
-            self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _private_folder() -> Path:
-    """A new folder that only this user may enter. A socket's path must stay under about a hundred bytes."""
-    folder = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="octavo-", dir=folder if len(folder) < 60 else "/tmp"))

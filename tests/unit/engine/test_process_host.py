@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -168,7 +168,7 @@ def test_a_question_that_fails_leaves_the_engine_alone() -> None:
             def ask(self, question: object) -> object:
                 raise why
 
-        return _Server(Loop(), None, None)._answer(7, GetKVStats())  # type: ignore[arg-type]
+        return _Server(Loop(), None)._answer(7, GetKVStats())  # type: ignore[arg-type]
 
     assert fails(OctavoError("no such thing")) == wire.Unanswered(7, "no such thing")
     assert fails(KeyError("secret")) == wire.Unanswered(7, "KeyError"), "the words of an unexpected error stay inside"
@@ -243,15 +243,19 @@ def test_an_unexpected_load_error_is_told(start: Start) -> None:
         start("process", "BrokenExecutor")
 
 
-def test_the_socket_is_private_and_gone_afterwards(start: Start) -> None:
+def test_nobody_else_can_reach_the_socket_and_nothing_is_left(start: Start, tmp_path: Path) -> None:
+    """It has no name that could be opened, and no descriptor outlives the host."""
+    before = set(Path("/proc/self/fd").iterdir())
     host = started(start)
-    folder = host._folder
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert all(stat.S_ISSOCK(path.stat().st_mode) for path in folder.iterdir())
     pid = host.pid
+    assert pid is not None
+    opened = " ".join(str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    (inode,) = re.findall(r"socket:\[(\d+)\]", opened)
+    (found,) = [row for row in Path("/proc/net/unix").read_text().splitlines() if row.split()[6] == inode]
+    assert len(found.split()) == 7  # an eighth column would be its path
     host.close()
-    assert not folder.exists()
-    assert pid is not None and not is_running(pid)
+    assert set(Path("/proc/self/fd").iterdir()) <= before
+    assert not is_running(pid)
 
 
 def test_signals_to_the_group_do_not_stop_the_engine(start: Start) -> None:
@@ -274,7 +278,7 @@ def test_junk_is_dropped(start: Start, junk: bytes) -> None:
     host = started(start)
     child = host._child
     assert child is not None
-    child._commands.send(junk)
+    child._pipe.send(junk)
     host.submit(request(1, [1, 2], max_tokens=3))
     assert tokens(collect(host, {(1, 0)})[1, 0]) == answer([1, 2], 101, 3)
 
