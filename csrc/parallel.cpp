@@ -1,5 +1,6 @@
 #include "parallel.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -93,7 +94,7 @@ int usable_cpus(const std::string& cgroup_root, const std::string& memberships) 
     int count =
         sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : int(std::thread::hardware_concurrency());
     const double quota = cgroup_quota(cgroup_root, memberships);
-    if (quota < count) count = int(quota + 0.5);
+    if (quota < count) count = int(quota);  // one more, and the quota would stop all of them in the middle of steps
     return std::max(1, count);
 }
 
@@ -168,6 +169,7 @@ struct ThreadPool::State {
     }
 
     void run_worker(int thread) {
+        pthread_setname_np(pthread_self(), "octavo-pool");  // for top -H, and whoever counts
         const Share& own = shares[thread % num_shares];
         while (!stop.load(std::memory_order_acquire)) {
             if (has_work(own))

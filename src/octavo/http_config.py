@@ -102,7 +102,7 @@ class HTTPConfig:
         60.0, "seconds that a client may leave its answer unread before it is dropped", section=_LIMITS
     )
     max_unread_bytes: int = setting(
-        64 << 10, "bytes kept for a client that does not read, beside what the kernel holds", section=_LIMITS
+        64 << 10, "bytes kept for a client that does not read, and as many again in the kernel", section=_LIMITS
     )
     request_timeout: float = setting(
         1800.0, "seconds that a request may take, waiting included; then it is cut off", section=_LIMITS

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cases import chat_scenarios, core_scenarios, grammar_scenarios, memory_scenarios, scenarios
+from cases import chat_scenarios, core_scenarios, grammar_scenarios, memory_scenarios, resource_scenarios, scenarios
 from cases.http_runner import ADMIN_KEY, HTTPRunner
 from cases.runner import CASES
 from support.repeating_chat import start_repeating_chat
@@ -45,9 +47,22 @@ FLAGS: dict[str, tuple[str, ...]] = {
     ),
     "hanging": ("--executor", "support.scripted:HangingExecutor", "--stall-timeout", "0.4"),
     "refusing": ("--executor", "support.refusing:RefusingExecutor", "--num-blocks", "600"),
+    "stalling": ("--num-blocks", "2000", "--max-num-seqs", "400", "--write-timeout", "1"),
     "short": ("--block-size", "4", "--num-blocks", "51", "--admin-api-key", ADMIN_KEY),
 }
-"""What the servers of cases about KV memory are started with."""
+"""What servers are started with, by the name of the runner."""
+
+ONE_CPU = (
+    *(sys.executable, "-c"),
+    "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""Runs a command with an affinity mask of one CPU."""
+
+QUOTA = ("unshare", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /sys/fs/cgroup && exec "$@"')
+"""Runs a command in the cgroup that the next argument, a folder, describes."""
+
+NO_POOLS = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+"""Tells libraries to keep no threads."""
 
 STRICT_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
@@ -66,8 +81,8 @@ class Runners:
         self._running: dict[str, HTTPRunner] = {}
 
     def get(self, name: str) -> HTTPRunner:
-        if name == "own":
-            return HTTPRunner(self._start("--num-blocks", "600"))
+        if name in ("own", "no-pools"):
+            return HTTPRunner(self._start("--num-blocks", "600", env=NO_POOLS if name == "no-pools" else None))
         if name not in self._running:
             self._running[name] = self._make(name)
         return self._running[name]
@@ -82,6 +97,10 @@ class Runners:
                 return HTTPRunner(self._start(*FLAGS["roomy"], model=folder))
             case "tiny":
                 return HTTPRunner(self._start("--num-blocks", "600"))
+            case "one-cpu":
+                return HTTPRunner(self._start("--num-blocks", "200", under=ONE_CPU))
+            case "quota":
+                return HTTPRunner(self._start("--num-blocks", "200", under=(*QUOTA, self._cgroup())))
             case "crowded":
                 return HTTPRunner(self._start(*CROWDED))
             case "narrow":
@@ -107,6 +126,17 @@ class Runners:
                 return HTTPRunner(self._start(*SCRIPTED, model="smollm2-135m"))
         raise AssertionError(name)
 
+    def _cgroup(self) -> str:
+        """A folder that allows 1.9 CPUs."""
+        folder = self._tmp / "cgroup"
+        folder.mkdir()
+        (folder / "cpu.max").write_text("190000 100000\n")
+        try:
+            subprocess.run([*QUOTA, str(folder), "true"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("this system lets nobody stand another folder in for /sys/fs/cgroup")
+        return str(folder)
+
     def _many_eos(self) -> Path:
         folder = self._tmp / "many-eos"
         shutil.copytree(TINY_MODEL, folder)
@@ -121,7 +151,14 @@ def runners(start_server: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 
 def scenario(name: str) -> Callable[..., None]:
     """A scenario by its name."""
-    for module in (scenarios, memory_scenarios, core_scenarios, chat_scenarios, grammar_scenarios):
+    for module in (
+        scenarios,
+        memory_scenarios,
+        core_scenarios,
+        chat_scenarios,
+        grammar_scenarios,
+        resource_scenarios,
+    ):
         found: Callable[..., None] | None = getattr(module, name, None)
         if found is not None:
             return found
@@ -130,6 +167,7 @@ def scenario(name: str) -> Callable[..., None]:
 
 def _parameter(case: dict[str, Any]) -> Any:
     marks = [pytest.mark.model] if case["runner"] == "scripted-model" else []
+    marks += [pytest.mark.full] if case.get("long") else []
     return pytest.param(case, id=case["id"], marks=marks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -61,6 +62,29 @@ def test_mistakes_are_one_line_and_status_2(words: list[str], line: str) -> None
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert line in last and "Traceback" not in done.stderr
+
+
+def test_what_cannot_be_served_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+    """A key file, a folder, a certificate, a port: one line each, and no word of loading."""
+    (tmp_path / "keys").write_text("alice\n")
+    (tmp_path / "file").write_text("")
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    port = str(taken.getsockname()[1])
+    missing = str(tmp_path / "missing")
+    for flags, line in (
+        (["--api-key-file", str(tmp_path / "keys")], "api_key_file = "),
+        (["--api-key-file", missing], "api_key_file = "),
+        (["--files-dir", str(tmp_path / "file")], "files_dir = "),
+        (["--ssl-keyfile", missing, "--ssl-certfile", missing], "ssl_certfile = "),
+        (["--uds", str(tmp_path / "file")], "uds = "),
+        (["--port", port], f"port = {port}: must be free to listen on"),
+        (["--generation-config", missing], "generation_config"),
+    ):
+        done = octavo("serve", MODEL, *(["--port", "0"] if "--port" not in flags else []), *flags)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and line in done.stderr, done.stderr
+    taken.close()
 
 
 def test_chat_with_a_model_of_its_own() -> None:

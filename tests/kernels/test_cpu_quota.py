@@ -36,6 +36,8 @@ def v1(folder: str, quota: int) -> dict[str, str]:
         ("3:cpuacct,cpu:/x\n", v1("cpu/x", -1), False),
         ("3:cpuset:/x\n", v1("cpuset/x", 100000), False),
         ("", v1("cpu", 100000), True),
+        ("0::/a\n", {"a/cpu.max": "199000 100000\n"}, True),
+        ("0::/a\n", {"a/cpu.max": "5000 100000\n"}, True),
         ("no colons\n:\n::\n0::relative\n", {"relative/cpu.max": "100000 100000\n"}, False),
     ],
 )

@@ -29,3 +29,14 @@ def wait_gone(pid: int, timeout_s: float = 10) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def thread_names(pid: int) -> list[str]:
+    """The system's names of a process's threads."""
+    return [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that a process has written to and nobody else has, wherever it is: resident or swapped out."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "VmSwap:")))

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,14 +74,20 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """`octavo serve` on a port of its own. Flags and environment as on a command line."""
+    """`octavo serve` on a port of its own. Flags and environment as on a command line; `under` is a command that ends
+    by running the one that is behind it."""
 
     def __init__(
-        self, model: Path | str = TINY_MODEL, *flags: str, env: Mapping[str, str] | None = None, log: Path
+        self,
+        model: Path | str = TINY_MODEL,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        under: Sequence[str] = (),
+        log: Path,
     ) -> None:
         self.port = free_port()
         self.log = log
-        command = [sys.executable, "-m", "octavo.cli.main", "serve", str(model)]
+        command = [*under, sys.executable, "-m", "octavo.cli.main", "serve", str(model)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *flags]
         path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "default", **(env or {})}

@@ -23,7 +23,8 @@ from octavo.cli.config_file import add_config_flag
 from octavo.cli.flags import ENGINE_GROUPS, add_flags, engine_config, http_config
 from octavo.cli.text import count, size
 from octavo.cli.vllm_flags import add_old_flags
-from octavo.config import CacheConfig, HTTPConfig
+from octavo.config import CacheConfig, EngineConfig, HTTPConfig
+from octavo.engine.start_up import without_idle_threads
 from octavo.messages import EngineInfo
 
 KV_POLICY = {
@@ -49,14 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     started = time.monotonic() - _process_age_s()
+    os.environ.update(without_idle_threads(os.environ))
     config = engine_config(args, model=args.model)
     http = _settle_port(http_config(args))
     logging.basicConfig(level=http.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    print(f"octavo: loading {config.model.model} ...", file=sys.stderr, flush=True)
     from octavo.server.app import serve
 
-    serve(config, http, on_ready=_announcer(http, started))
+    serve(config, http, _announcer(http, started), lambda: _say_loading(config))
     return 0
+
+
+def _say_loading(config: EngineConfig) -> None:
+    print(f"octavo: loading {config.model.model} ...", file=sys.stderr, flush=True)
 
 
 def _settle_port(http: HTTPConfig) -> HTTPConfig:

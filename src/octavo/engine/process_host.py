@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from octavo.engine.pipe import Pipe
 from octavo.engine.publications import Publications
 from octavo.engine.questions import AnyQuestion, Question, Withdraw
 from octavo.engine.resume import LiveRequest
+from octavo.engine.start_up import without_idle_threads
 from octavo.errors import EngineDeadError
 from octavo.messages import EngineInfo, EngineRequest, EngineStats
 
@@ -48,6 +50,7 @@ class _Child:
                 [sys.executable, "-P", "-m", "octavo.engine.host_process", str(end.fileno())],
                 stdin=subprocess.PIPE,
                 pass_fds=[end.fileno()],
+                env=without_idle_threads(os.environ),
             )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 @contextlib.contextmanager
@@ -21,3 +21,9 @@ def no_collection() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+def without_idle_threads(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which numpy's BLAS starts no threads: it would start one per core at import, and no kernel of
+    ours ever calls it. A number that is already there stays."""
+    return {"OPENBLAS_NUM_THREADS": "1", **environment}

@@ -20,7 +20,12 @@ def create_app(engine: AsyncEngine, http: HTTPConfig) -> Starlette:
     return build_app(engine, http)
 
 
-def serve(config: EngineConfig, http: HTTPConfig, on_ready: Callable[[AsyncEngine], None] | None = None) -> None:
+def serve(
+    config: EngineConfig,
+    http: HTTPConfig,
+    on_ready: Callable[[AsyncEngine], None] | None = None,
+    on_loading: Callable[[], object] = lambda: None,
+) -> None:
     """Load a model and serve it until SIGTERM or SIGINT. Must run in the main thread.
 
     The first signal drains: new requests get 503, running ones have `http.shutdown_timeout` seconds to finish, then
@@ -28,9 +33,11 @@ def serve(config: EngineConfig, http: HTTPConfig, on_ready: Callable[[AsyncEngin
 
     Args:
         on_ready: Called once requests are accepted.
+        on_loading: Called once the model is going to be loaded.
 
     Raises:
-        ConfigError: If the address cannot be bound; nothing has been loaded then.
+        ConfigError: If the address cannot be bound, or a file or folder that `http` names cannot be used; nothing has
+            been loaded then.
         ModelError: If the model cannot be loaded.
         SystemExit: With 128 plus the signal's number, when a second signal cut the drain short.
     """
@@ -38,7 +45,7 @@ def serve(config: EngineConfig, http: HTTPConfig, on_ready: Callable[[AsyncEngin
 
     from octavo.server.launch import Launch, loop_factory
 
-    launch = Launch(config, http, on_ready)
+    launch = Launch(config, http, on_ready, on_loading)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(launch.run())
     if launch.forced_by is not None:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.config import EngineConfig, HTTPConfig
@@ -51,11 +52,16 @@ class Launch:
     """
 
     def __init__(
-        self, config: EngineConfig, http: HTTPConfig, on_ready: Callable[[AsyncEngine], None] | None = None
+        self,
+        config: EngineConfig,
+        http: HTTPConfig,
+        on_ready: Callable[[AsyncEngine], None] | None = None,
+        on_loading: Callable[[], object] = lambda: None,
     ) -> None:
         self._config = config
         self._http = http
         self._on_ready = on_ready
+        self._on_loading = on_loading
         self._stop = asyncio.Event()
         self._lifecycle: Lifecycle | None = None
         self.forced_by: int | None = None
@@ -64,15 +70,12 @@ class Launch:
     async def run(self) -> None:
         """Serve until a signal has been handled to its end."""
         _configure_logging(self._http.log_level)
-        from octavo.server.key_file import read_key_file
-        from octavo.server.listen import check_certificate, listening, raise_file_limit
+        from octavo.server.listen import listening, raise_file_limit
 
-        check_certificate(self._http)
-        _check_sampling(self._http)
-        if self._http.api_key_file is not None:
-            read_key_file(self._http.api_key_file)  # a mistake in it is told before a model is read
+        _check_files(self._http)
         raise_file_limit()
         with listening(self._http) as listener, self._signals():
+            self._on_loading()
             with no_collection():
                 engine = await self._start_engine()
             try:
@@ -160,8 +163,28 @@ def _begin_host(name: str) -> Host | None:
     return host
 
 
+def _check_files(http: HTTPConfig) -> None:
+    """What is wrong with the files and folders it names is told before a model is read.
+
+    Raises:
+        ConfigError: If one cannot be used.
+    """
+    from octavo.server.listen import check_certificate
+
+    check_certificate(http)
+    _check_sampling(http)
+    if http.api_key_file is not None:
+        from octavo.server.key_file import read_key_file
+
+        read_key_file(http.api_key_file)
+    if http.files_dir is not None:
+        from octavo.server.batches.folder import Folder
+
+        Folder(Path(http.files_dir)).close()
+
+
 def _check_sampling(http: HTTPConfig) -> None:
-    """A mistake in it is told before a model is read. There is none in the defaults, which need no import."""
+    """There is no mistake in the defaults, which need no import."""
     named, usual = (http.generation_config, http.override_generation_config), HTTPConfig()
     if named != (usual.generation_config, usual.override_generation_config):
         from octavo.server.sampling_defaults import sampling_defaults

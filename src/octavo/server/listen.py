@@ -26,11 +26,20 @@ def listening(http: HTTPConfig) -> Generator[socket.socket, None, None]:
         ConfigError: If the address is taken, not ours, or no address at all.
     """
     with contextlib.closing(bind(http.host, http.port) if http.uds is None else bind_file(http.uds)) as listener:
+        if http.uds is None:
+            _bound_unsent(listener, http.max_unread_bytes)
         try:
             yield listener
         finally:
             if http.uds is not None:
                 Path(http.uds).unlink(missing_ok=True)
+
+
+def _bound_unsent(listener: socket.socket, num_bytes: int) -> None:
+    """How much of what a client does not read yet the kernel takes, for each connection: else it takes megabytes. What
+    is on its way to a client that reads does not count. Inherited by accepted sockets; not every system can."""
+    with contextlib.suppress(OSError, AttributeError):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, num_bytes)
 
 
 def bind(host: str, port: int) -> socket.socket:
