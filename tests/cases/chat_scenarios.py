@@ -71,6 +71,7 @@ def required_and_cut(runner: HTTPRunner, given: Data, expected: Data) -> None:
     for limit in range(1, min(given["limit"], size + 2) + 1):
         message, reason = message_of(runner, {**fields, "max_tokens": limit})
         assert reason == ("length" if limit < size else "tool_calls"), limit
+        assert message["content"] == "", "the beginning of a call is no text"
         for name, arguments in message["calls"]:
             assert name == "f" and whole["calls"][0][1].startswith(arguments)
 

@@ -13,7 +13,8 @@ import numpy as np
 from octavo.backends.protocol import Int32Array, TokenMask
 from octavo.core.step import RowFork, RowSetup
 from octavo.worker.batch_state import BatchState
-from octavo.worker.grammar_store import GrammarStore, explained
+from octavo.worker.grammar_errors import explained
+from octavo.worker.grammar_store import GrammarStore
 
 if TYPE_CHECKING:
     import llguidance

@@ -15,6 +15,7 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.structured import JSON_OPTIONS, JSON_SCHEMA, REGEX, TAGS, Grammar, Vocabulary
+from octavo.worker.grammar_errors import MAX_MESSAGE_CHARS, explanation
 
 if TYPE_CHECKING:
     import llguidance
@@ -27,9 +28,6 @@ MAX_GBNF_CHARS = 64 << 10
 _BASE_BYTES = 64 << 10
 _BYTES_PER_CHAR = 64
 """What a compiled grammar takes, measured on schemas of 100 to 100 000 characters; llguidance does not tell."""
-
-_MAX_MESSAGE_CHARS = 200
-_TOO_MUCH = ("too many", "too big", "too large", "too deeply", "limit")
 
 
 class _Compiled(msgspec.Struct):
@@ -137,7 +135,7 @@ class GrammarStore:
         if not matcher.is_error():
             matcher.compute_bitmask()  # tells whether anything matches, and how hard that is
         if matcher.is_error():
-            raise RequestError(grammar.param, message=f"{grammar.param}: {explained(matcher)}")
+            raise RequestError(grammar.param, message=explanation(grammar, matcher))
         return matcher
 
     def _tokenizer_of(self, grammar: Grammar) -> llguidance.LLTokenizer:
@@ -200,8 +198,8 @@ def _gbnf_as_lark(grammar: Grammar) -> str:
         raise RequestError(grammar.param, message=f"{grammar.param}: {why}")
     try:
         return gbnf_to_lark.any_to_lark(grammar.text)
-    except (gbnf_to_lark.GbnfToLarkError, RecursionError, ValueError) as error:
-        why = " ".join(str(error).split())[:_MAX_MESSAGE_CHARS]
+    except Exception as error:  # the library raises bare ones, too
+        why = " ".join(str(error).split())[:MAX_MESSAGE_CHARS]
         raise RequestError(grammar.param, message=f"{grammar.param}: is no usable grammar in GBNF: {why}") from None
 
 
@@ -215,13 +213,3 @@ def _tags_as_lark(text: str) -> str:
         grammar = {**schema, "x-guidance": JSON_OPTIONS}
         tags.append(llguidance.StructTag(trigger=tag["trigger"], begin=tag["begin"], grammar=grammar, end=tag["end"]))
     return llguidance.StructTag.to_grammar(tags, assume_special=False)
-
-
-def explained(matcher: llguidance.LLMatcher) -> str:
-    """Why a matcher is in error, for whoever wrote the grammar."""
-    text = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())[:_MAX_MESSAGE_CHARS]
-    if text in ("NoExtension", "NoExtensionBias"):
-        return "nothing can match it"
-    if matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex") or any(sign in text for sign in _TOO_MUCH):
-        return f"is too complex ({text})"
-    return f"is no usable grammar: {text}"

@@ -92,12 +92,14 @@ class MistralParser(JSONCallScanner):
 
 
 class RequiredCallsParser(JSONCallScanner):
-    """The whole answer is a list of calls, because generation was held to it."""
+    """The whole answer is a list of calls, because generation was held to it. Where it is cut, what has not become a
+    call is nothing: it was never meant as text."""
 
-    openers = "["
-
-    def read_calls(self, mark: str) -> Steps[None]:
-        yield from self.read_list(mark)
+    def run(self) -> Steps[None]:
+        first = yield from self.next_visible()
+        yield from self.read_list(first)
+        while first != END:
+            first = yield from self.next()
 
 
 class NamedCallParser(CallScanner):
