@@ -135,8 +135,10 @@ class SchedulerConfig:
     )
     admission: str = setting(
         "fcfs",
-        "who is admitted next: first come first served, or skip: who fits now may pass who does not, 64 times at most",
-        choices=("fcfs", "skip"),
+        "who is admitted next: first come first served; skip: who fits now may pass who does not, 64 times at most; or "
+        "priority: by the number that requests name, lower first",
+        choices=("fcfs", "skip", "priority"),
+        aliases=("scheduling-policy",),
     )
     depth: int = setting(1, "steps planned ahead: 1, or 2 to overlap planning with computing")
     max_waiting: int = setting(1024, "requests that may wait before new ones get 503", aliases=("max-num-queued-reqs",))

@@ -81,7 +81,6 @@ OLD_FLAGS: tuple[OldFlag, ...] = (
         is_switch=True,
         only=("true",),
     ),
-    OldFlag("scheduling-policy", "requests are served in order of arrival", only=("fcfs",)),
     OldFlag("scheduler-cls", "there is one scheduler", only=()),
     OldFlag("long-prefill-token-threshold", "--max-num-batched-tokens bounds the pieces of a prompt", only=("0",)),
     OldFlag("watermark", "admission reserves what a prompt needs, and no more", only=("0", "0.0")),
@@ -107,7 +106,7 @@ OLD_FLAGS: tuple[OldFlag, ...] = (
     OldFlag("enable-lora", _NO_ADAPTERS, is_switch=True, only=("false",)),
     OldFlag("lora-modules", _NO_ADAPTERS, only=()),
     OldFlag("enable-sleep-mode", "a server that shall sleep is stopped", is_switch=True, only=("false",)),
-    OldFlag("middleware", "no code is loaded into the server", only=("[]",)),
+    OldFlag("middleware", "no code is loaded into the server: put a proxy before it", only=("[]",)),
     OldFlag("otlp-traces-endpoint", "there are no traces yet", only=()),
     # Without effect here.
     OldFlag("enforce-eager", "there are no graphs to capture", is_switch=True),

@@ -5,13 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
+from octavo.core.order import Order, by_arrival, by_priority
 from octavo.core.request import Sequence
 
 
 class AdmissionPolicy(Protocol):
     """Orders the waiting sequences. No method but iteration looks at everyone who waits."""
+
+    order: Order
+    """By which those who run are sorted, too."""
 
     def put(self, sequence: Sequence) -> None:
         """A sequence arrived, was preempted or swapped out and waits again, or waits no more for another's prefix. One
@@ -32,37 +36,57 @@ class AdmissionPolicy(Protocol):
     def __len__(self) -> int: ...
 
 
-class FirstComeFirstServed:
-    """In order of arrival, whatever made a sequence wait. Nobody passes anybody."""
+class _InOrder:
+    """In a fixed order, whatever made a sequence wait. Nobody passes anybody."""
+
+    order: Order
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Sequence] = {}
-        self._heap: list[int] = []
-        """Arrivals; those that nobody in `_waiting` has are dead."""
+        self._waiting: dict[Any, Sequence] = {}
+        """By their places in the order."""
+        self._heap: list[Any] = []
+        """Places; those that nobody in `_waiting` has are dead."""
 
     def put(self, sequence: Sequence) -> None:
-        self._waiting[sequence.arrival] = sequence
-        heappush(self._heap, sequence.arrival)
+        place = self.order(sequence)
+        self._waiting[place] = sequence
+        heappush(self._heap, place)
 
     def candidates(self) -> Iterator[Sequence]:
         while self._waiting:
             while self._heap[0] not in self._waiting:
                 heappop(self._heap)
-            first = self._waiting[self._heap[0]]
-            yield first
-            if first.arrival in self._waiting:
+            place = self._heap[0]
+            yield self._waiting[place]
+            if place in self._waiting:
                 return
 
     def remove(self, sequence: Sequence) -> None:
-        del self._waiting[sequence.arrival]
+        del self._waiting[self.order(sequence)]
         if not self._waiting:
             self._heap.clear()
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter([self._waiting[arrival] for arrival in sorted(self._waiting)])
+        return iter([self._waiting[place] for place in sorted(self._waiting)])
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+class FirstComeFirstServed(_InOrder):
+    """In order of arrival."""
+
+    order = staticmethod(by_arrival)
+
+
+class LowestPriorityFirst(_InOrder):
+    """By the priority that requests name, lower first; among equals in order of arrival.
+
+    Who runs is not interrupted for a newcomer, but gives way to whoever has a lower number when blocks are scarce. A
+    stream of requests with low numbers lets others wait for as long as it lasts.
+    """
+
+    order: Order = staticmethod(by_priority)
 
 
 class SkipAhead:
@@ -71,6 +95,8 @@ class SkipAhead:
     Who has been passed so often is passed no more, so that what leaves from then on is left for it: it waits for those
     that run, and for nobody who comes later.
     """
+
+    order = staticmethod(by_arrival)
 
     LOOK_AHEAD = 16
     """Sequences tried in one plan at most; each costs a look into the prefix index."""
@@ -120,4 +146,8 @@ class SkipAhead:
         return len(self._waiting)
 
 
-ADMISSION: dict[str, type[AdmissionPolicy]] = {"fcfs": FirstComeFirstServed, "skip": SkipAhead}
+ADMISSION: dict[str, type[AdmissionPolicy]] = {
+    "fcfs": FirstComeFirstServed,
+    "skip": SkipAhead,
+    "priority": LowestPriorityFirst,
+}

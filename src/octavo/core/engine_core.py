@@ -42,7 +42,7 @@ class EngineCore:
         depth: 1, or 2 to plan a step while the one before it runs.
         kv_policy: "paged", or a baseline of the paper's: "orca-oracle", "orca-pow2", "orca-max" or
             "fastertransformer"; see `core.kv_policies`.
-        admission: "fcfs" or "skip"; see `core.admission`.
+        admission: "fcfs", "skip" or "priority"; see `core.admission`.
         enable_prefix_caching: Let requests reuse blocks that hold what they need; None for wherever `kv_policy` can.
         eviction: "lru" or "cost"; see `core.eviction`.
         preemption: "auto", "swap" or "recompute"; see `core.preemption`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from octavo.core.order import Order, by_arrival
 from octavo.core.request import Sequence
 from octavo.core.step import StepPlan, StepResult
 
@@ -13,17 +14,24 @@ class PreemptionPolicy(Protocol):
         """The sequence to preempt; those of its request go with it.
 
         Args:
-            candidates: In order of arrival, the one that needs a block first, then every running sequence that the
+            candidates: In the order of service, the one that needs a block first, then every running sequence that the
                 plan in the making does not hold.
         """
         ...
 
 
-class LatestArrival:
-    """The latest to arrive gives way, so the oldest always advances and nobody starves."""
+class LastInOrder:
+    """The last to be served gives way, so the first always advances: in order of arrival nobody starves.
+
+    Args:
+        order: The order of service.
+    """
+
+    def __init__(self, order: Order = by_arrival) -> None:
+        self._order = order
 
     def choose(self, candidates: list[Sequence]) -> Sequence:
-        return max(candidates, key=lambda sequence: sequence.arrival)
+        return max(candidates, key=self._order)
 
 
 class WayPolicy(Protocol):

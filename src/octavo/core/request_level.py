@@ -15,6 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import groupby
 
+from octavo.core.order import by_arrival
 from octavo.core.request import Sequence, SequenceStatus
 from octavo.messages import EngineRequest
 
@@ -34,6 +35,8 @@ class WholeBatches:
         max_num_seqs: B. Every answer and every beam counts.
         max_model_len: The context, in tokens.
     """
+
+    order = staticmethod(by_arrival)
 
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
         self._max_num_seqs = max_num_seqs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 
 import msgspec
 
@@ -14,7 +13,7 @@ from octavo.core.beams import Beams
 from octavo.core.host_slots import HostSlots
 from octavo.core.in_flight import InFlightPrefixes
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.preemption import LatestArrival, MeasuredCosts, PreemptionPolicy, WayPolicy
+from octavo.core.preemption import LastInOrder, MeasuredCosts, PreemptionPolicy, WayPolicy
 from octavo.core.prefix_index import Match
 from octavo.core.published import Published
 from octavo.core.request import NO_ROW, Request, Sequence, SequenceStatus
@@ -113,16 +112,17 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         """Everything that is not finished, by request id."""
         self.running: dict[int, Sequence] = {}
-        """By row; in order of arrival when a plan is made."""
+        """By row; in the order of service when a plan is made."""
         self._is_in_order = True
-        """Whether `running` is in order of arrival."""
+        """Whether `running` is in that order."""
         self.waiting: AdmissionPolicy = FirstComeFirstServed() if admission is None else admission
+        self._order = self.waiting.order
         self.rows = Rows(max_num_seqs, kv.pool)
         self.slots = HostSlots(num_host_blocks)
         self.swapping = Swapping(kv, self.rows, self.slots)
         self.in_flight = InFlightPrefixes()
         self.published = Published(kv)
-        self._preemption: PreemptionPolicy = LatestArrival() if preemption is None else preemption
+        self._preemption: PreemptionPolicy = LastInOrder(self._order) if preemption is None else preemption
         self._way: WayPolicy = MeasuredCosts() if way is None else way
         self.speculation = speculation
         """Grants drafts; None where nothing is guessed."""
@@ -465,12 +465,12 @@ class Scheduler:
         """Enter a sequence that has a row. The next plan puts it in its place."""
         last = next(reversed(self.running.values()), None)
         self.running[sequence.row] = sequence
-        if last is not None and last.arrival > sequence.arrival:
+        if last is not None and self._order(last) > self._order(sequence):
             self._is_in_order = False
 
     def _put_in_order(self) -> None:
         """Sort once for all that came since the last plan: a step of beam searches may fork a hundred beams."""
-        in_order = sorted(self.running.values(), key=_arrival)
+        in_order = sorted(self.running.values(), key=self._order)
         self.running = {s.row: s for s in in_order}
         self._is_in_order = True
 
@@ -693,9 +693,6 @@ class Scheduler:
                     # A recomputation need not score the prompt again.
                     sequence.sampling = msgspec.structs.replace(sequence.sampling, prompt_logprobs=None)
         return deltas
-
-
-_arrival = attrgetter("arrival")
 
 
 def _wants_prompt_logprobs(sequence: Sequence) -> bool:

@@ -65,7 +65,7 @@ class AsyncEngine:
         self.info = info
         self.tokenizer: Tokenizer = front_end.tokenizer
         self._front_end = front_end
-        self._input = front_end.input_processor(info, seed=seed)
+        self._input = front_end.input_processor(info, config, seed=seed)
         self._host = host
         self._dispatcher = Dispatcher(host, front_end.tokenizer)
         self._watch = StepWatch()

@@ -68,8 +68,9 @@ class FrontEnd:
         """The chat template's text."""
         return None if self._chat_template is None else self._chat_template.source
 
-    def input_processor(self, info: EngineInfo, *, seed: int | None = None) -> InputProcessor:
-        return InputProcessor(info, self.tokenizer, seed=seed)
+    def input_processor(self, info: EngineInfo, config: EngineConfig, *, seed: int | None = None) -> InputProcessor:
+        ordered = config.scheduler.admission == "priority"
+        return InputProcessor(info, self.tokenizer, seed=seed, takes_priorities=ordered)
 
     def default_sampling(self) -> SamplingParams:
         """What the model's generation_config.json asks for.

@@ -54,10 +54,14 @@ class InputProcessor:
         tokenizer: The model's.
         seed: Fixes the seeds that requests without one are given, in the order in which they come; None draws them
             from the operating system's randomness.
+        takes_priorities: Whether requests may name one: where the engine does not look at it, it would do nothing.
     """
 
-    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, *, seed: int | None = None) -> None:
+    def __init__(
+        self, info: EngineInfo, tokenizer: Tokenizer, *, seed: int | None = None, takes_priorities: bool = True
+    ) -> None:
         self._info = info
+        self._takes_priorities = takes_priorities
         self._tokenizer = tokenizer
         self._random = random.Random(os.urandom(32) if seed is None else seed)
         self._request_ids = itertools.count(1)
@@ -86,7 +90,7 @@ class InputProcessor:
             params: How to sample.
             param: The request's field that holds the prompt, for messages.
             tenant: Who pays.
-            priority: Lower runs earlier, where the policy looks at it.
+            priority: Lower runs earlier.
             cache_salt: Share cached KV only with requests of the same tenant that bring the same text.
             max_logprobs: The largest `logprobs` allowed.
             shown_special_ids: Control tokens that are part of the answer's text even so.
@@ -97,6 +101,8 @@ class InputProcessor:
         """
         self._check_params(params, max_logprobs)
         check_cache_salt(cache_salt)
+        if priority and not self._takes_priorities:
+            raise RequestError("priority", priority, "0 or left out, or the engine started with admission = priority")
         token_ids = self._encode(prompt, param) if isinstance(prompt, str) else self._checked_ids(prompt, param)
         max_tokens = self._limit(len(token_ids), params, param)
         with self._lock:

@@ -73,7 +73,7 @@ class LLM:
             self._host.close()
             raise
         self.tokenizer: Tokenizer = self._front_end.tokenizer
-        self._input = self._front_end.input_processor(self.info, seed=seed)
+        self._input = self._front_end.input_processor(self.info, self.config, seed=seed)
         self._dispatcher = Dispatcher(self._host, self.tokenizer)
 
     def generate(

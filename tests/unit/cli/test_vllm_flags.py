@@ -73,7 +73,7 @@ def test_what_means_nothing_here_is_accepted_with_one_line(
         (["-tp=4"], "-tp 4 is not supported"),
         (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill is not supported: long prompts are always"),
         (["--enable-lora"], "--enable-lora is not supported: there are no adapters yet"),
-        (["--scheduling-policy", "priority"], "--scheduling-policy priority is not supported"),
+        (["--middleware", "a.b"], "--middleware a.b is not supported: no code is loaded into the server"),
         (["--kv-transfer-config", "{}"], "--kv-transfer-config {} is not supported"),
         (["--swap-space", "much"], "argument --swap-space: 'much' must be a number"),
     ],

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from octavo.core.accounts import Accounts
-from octavo.core.admission import ADMISSION, AdmissionPolicy, FirstComeFirstServed, SkipAhead
-from octavo.core.preemption import WAYS, LatestArrival, MeasuredCosts, PreemptionPolicy, WayPolicy
+from octavo.core.admission import ADMISSION, AdmissionPolicy, FirstComeFirstServed, LowestPriorityFirst, SkipAhead
+from octavo.core.order import by_arrival, by_priority
+from octavo.core.preemption import WAYS, LastInOrder, MeasuredCosts, PreemptionPolicy, WayPolicy
 from octavo.core.quarantine import Quarantine, Retired
 from octavo.core.request import Sequence, SequenceStatus, make_sequences
 from octavo.core.request_level import WholeBatches
@@ -38,10 +39,9 @@ def tried(policy: AdmissionPolicy, fits: Callable[[Sequence], bool]) -> list[Seq
     return found
 
 
-@pytest.fixture(params=[LatestArrival])
+@pytest.fixture(params=[by_arrival, by_priority])
 def preemption(request: pytest.FixtureRequest) -> PreemptionPolicy:
-    policy: PreemptionPolicy = request.param()
-    return policy
+    return LastInOrder(request.param)
 
 
 def test_everyone_who_waits_comes_up_once(admission: AdmissionPolicy) -> None:
@@ -153,7 +153,32 @@ def test_a_victim_is_one_of_the_candidates(preemption: PreemptionPolicy) -> None
 
 def test_the_latest_arrival_gives_way() -> None:
     sequences = arrivals(4)
-    assert LatestArrival().choose([sequences[1], sequences[3], sequences[2]]) is sequences[3]
+    assert LastInOrder().choose([sequences[1], sequences[3], sequences[2]]) is sequences[3]
+
+
+def with_priorities(*priorities: int) -> list[Sequence]:
+    """One sequence each, in order of arrival."""
+    account = Accounts().open("red")
+    return [make_sequences(request(i, priority=p), i, 1, account)[0] for i, p in enumerate(priorities)]
+
+
+def test_lower_numbers_come_first_and_equals_in_order_of_arrival() -> None:
+    queue = LowestPriorityFirst()
+    sequences = with_priorities(1, 0, -5, 1, 0)
+    for sequence in sequences:
+        queue.put(sequence)
+    wanted = [sequences[i] for i in (2, 1, 4, 0, 3)]
+    assert list(queue) == wanted
+    assert tried(queue, lambda sequence: sequence is not wanted[2]) == wanted[:3], "nobody passes"
+    [urgent] = with_priorities(-9)
+    queue.put(urgent)
+    assert tried(queue, lambda _: True) == [urgent, *wanted[2:]]
+
+
+def test_the_highest_number_gives_way_and_of_equals_the_latest() -> None:
+    sequences = with_priorities(5, 0, 5, 1)
+    assert LastInOrder(by_priority).choose(sequences) is sequences[2]
+    assert LastInOrder(by_priority).choose([sequences[1], sequences[3]]) is sequences[3]
 
 
 def test_the_quarantine_keeps_what_a_later_plan_may_name() -> None:

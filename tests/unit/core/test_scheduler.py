@@ -148,3 +148,31 @@ def test_a_window_returns_blocks_while_the_answer_grows(depth: int) -> None:
     assert len(tokens_of(drain(core))) == 33
     entries = [entry for plan in executor.plans for entry in plan.table_growth]
     assert all(g == 1 for g, _, _, block in entries if block == 0) and any(block == 0 for *_, block in entries)
+
+
+def test_with_priorities_the_least_urgent_gives_way_though_it_came_first() -> None:
+    executor = ScriptedExecutor(num_blocks=1 + 4)
+    core = engine(executor, admission="priority")
+    core.add(request(1, num_prompt=8, max_tokens=6, priority=2))
+    core.add(request(2, num_prompt=8, max_tokens=6, priority=1))
+    core.add(request(3, num_prompt=1, max_tokens=1, priority=3))
+    deltas = core.step(0.0)
+    rows = {setup.token_ids[0]: setup.row for setup in executor.plans[0].setups}
+    first, second = (rows[prompt(i, 8)[0]] for i in (1, 2))
+    assert executor.plans[0].rows == [second, first]
+    deltas += core.step(0.0)
+    assert (executor.plans[1].rows, executor.plans[1].released_rows) == ([second], [first])
+    deltas += drain(core)
+    ends = [delta.request_id for delta in deltas if delta.finish_reason is not None]
+    assert ends[0] == 2 and [tokens_of(deltas, i) for i in (1, 2, 3)] == [[5] * 6, [5] * 6, [5]]
+
+
+def test_an_urgent_arrival_is_admitted_before_those_that_wait() -> None:
+    executor = ScriptedExecutor()
+    core = engine(executor, admission="priority", max_num_seqs=1)
+    for i, priority in enumerate((0, 0, 1, -1)):
+        core.add(request(i, num_prompt=2 + i, max_tokens=2, priority=priority))
+        if i == 0:
+            core.step(0.0)
+    drain(core)
+    assert [len(setup.token_ids) for plan in executor.plans for setup in plan.setups] == [2, 5, 3, 4]

@@ -34,6 +34,13 @@ def test_a_request_is_settled(inputs: InputProcessor) -> None:
     assert inputs.prepare([5, 6], SamplingParams()).prompt_text is None
 
 
+def test_a_priority_that_nobody_looks_at_is_refused(tinystories: Tokenizer) -> None:
+    inputs = InputProcessor(INFO, tinystories, takes_priorities=False)
+    with pytest.raises(RequestError, match="priority = 3: must be 0"):
+        inputs.prepare([1], SamplingParams(), priority=3)
+    assert inputs.prepare([1], SamplingParams(), priority=0).request.priority == 0
+
+
 def test_ids_and_seeds_differ_and_a_given_seed_is_kept(inputs: InputProcessor, tinystories: Tokenizer) -> None:
     several = [inputs.prepare([1], SamplingParams()) for _ in range(50)]
     assert len({p.request_id for p in several}) == len({p.seed for p in several}) == 50

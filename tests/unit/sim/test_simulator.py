@@ -6,7 +6,7 @@ import pytest
 
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.preemption import LatestArrival
+from octavo.core.preemption import LastInOrder
 from octavo.core.request import Sequence
 from octavo.errors import ConfigError
 from octavo.sim.cost_model import Chunk, StepWork
@@ -105,7 +105,7 @@ def test_what_the_core_decides_moves_the_figures(monkeypatch: pytest.MonkeyPatch
     before = simulate(system, LinearCost(), requests)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LatestArrival, "choose", _EarliestArrival.choose)
+        patch.setattr(LastInOrder, "choose", _EarliestArrival.choose)
         oldest_gives_way = simulate(system, LinearCost(), requests)
     assert oldest_gives_way.num_recomputed_tokens > 1.1 * before.num_recomputed_tokens
 
