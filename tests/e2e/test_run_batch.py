@@ -39,7 +39,7 @@ BAD: list[tuple[Any, str]] = [
 
 def run_batch(folder: Path, lines: list[Any]) -> tuple[int, list[dict[str, Any]], str]:
     texts = [text if isinstance(text, str) else json.dumps(text) for text in lines]
-    (folder / "in.jsonl").write_text("\n".join(texts) + "\n\n")
+    (folder / "in.jsonl").write_text("\n".join(texts) + "\n\n", encoding="utf-8-sig")  # as some editors do
     done = octavo("run-batch", MODEL, "-i", str(folder / "in.jsonl"), "-o", str(folder / "out.jsonl"), *FLAGS)
     rows = [json.loads(text) for text in (folder / "out.jsonl").read_text().splitlines()]
     return done.returncode, rows, done.stderr

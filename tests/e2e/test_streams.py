@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -73,3 +74,33 @@ def test_a_slow_reader_delays_nobody(server: ServerProcess) -> None:
     with server.open_stream("/v1/completions", {**LONG, "n": 8, "logprobs": 20}):
         for _ in range(3):
             assert server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4}).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_only_sends_no_more_is_answered(server: ServerProcess, stream: bool) -> None:
+    """Two requests at once, then the end of sending: both are answered, and the connection ends behind them."""
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 60, "stream": stream, "ignore_eos": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+        sock.sendall((head + body) * 2)
+        sock.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := sock.recv(1 << 16):
+            received += piece
+    assert received.count(b"HTTP/1.1 200 OK\r\n") == 2
+    assert received.count(b"data: [DONE]" if stream else b'"finish_reason":"length"') == 2
+
+
+def test_a_client_that_only_sends_no_more_is_told_that_it_is_waited_for(server: ServerProcess) -> None:
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 2}).encode()
+    head = b"POST /v1/completions HTTP/%s\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+        sock.sendall(head % (b"1.1", len(body)) + body)
+        sock.shutdown(socket.SHUT_WR)
+        reply = http.client.HTTPResponse(sock)
+        reply.begin()  # which reads over interim responses, as every client must
+        assert reply.status == 200 and reply.headers["connection"] == "close" and json.loads(reply.read())["choices"]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+        sock.sendall(head % (b"1.1", len(body)) + body[:-1])
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1 << 16) == b"", "half a request is none"

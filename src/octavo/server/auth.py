@@ -110,7 +110,7 @@ class Access:
 
 
 def _unknown_key(needed: str, wrong: str, authorization: bytes | None) -> HTTPProblem:
-    said = wrong if authorization else f"{needed}: Authorization: Bearer KEY"
+    said = wrong if authorization else f"{needed}: Authorization: Bearer KEY, or x-api-key: KEY"
     challenge = (("www-authenticate", "Bearer"),)
     return problem(401, said, "invalid_api_key", type="authentication_error", headers=challenge)
 

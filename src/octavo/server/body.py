@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, NoReturn
 
@@ -56,7 +57,8 @@ async def read_json_object(
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """Parse strictly; see `read_json_object`."""
+    """Parse strictly; see `read_json_object`. A byte order mark in front is none of the text."""
+    raw = raw.removeprefix(BOM_UTF8)
     if not raw.strip():
         raise _malformed("the body is empty; send a JSON object")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import socket
 import sys
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,7 +19,10 @@ MAX_PIPELINED = 64
 BODY_SHARE = 10
 """A body may take so many times as long as headers to arrive."""
 
+HALF_OPEN_LOOK_S = 0.1
+"""Between two looks at a client that sends no more."""
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOT_HTTP = ErrorReply(status=400, message="the request is not valid HTTP", code="invalid_http")
 
 
@@ -40,6 +44,8 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
     """Ends a connection whose request does not arrive."""
     _unread: asyncio.TimerHandle | None = None
     """Ends a connection whose answer is not read."""
+    _half_open: asyncio.TimerHandle | None = None
+    """Looks whether a client that sends no more is still there."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,6 +62,26 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._expect(None)
         self._watch_reader(False)
+        if self._half_open is not None:
+            self._half_open.cancel()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more, which is how both one that has left and one that closed its sending side look.
+
+        Where its request has arrived it is asked whether it still reads: with an interim response, to which the system
+        of a client that has left answers with a reset. HTTP/1.0 has none; and TLS ends with either side.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        if self.scheme == "https" or cycle.scope["http_version"] == "1.0":
+            return False
+        cycle.keep_alive = False
+        if not cycle.response_started and not self.pipeline:  # else the pieces of answers serve
+            self.transport.write(_CONTINUE)
+        if self._half_open is None:
+            self._look()
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():  # what comes after a refusal
@@ -129,6 +155,15 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
         self._unread = self.loop.call_later(self.limits.write_timeout, self.transport.abort) if pending else None
+
+    def _look(self) -> None:
+        """Now and then: whether there was a reset. Nobody else tells once nothing is read."""
+        if self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self._half_open = self.loop.call_later(HALF_OPEN_LOOK_S, self._look)
 
     def _give_up(self, reply: ErrorReply) -> None:
         """End the connection. The request that is being handled learns that nobody listens any more."""

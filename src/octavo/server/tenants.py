@@ -55,7 +55,8 @@ class Traffic:
         before = self._counts.get(caller.tenant, 0)
         limit = self._max_requests if caller.max_requests is None else caller.max_requests
         if limit is not None and before >= limit:
-            message = f"this key's tenant has {before} requests under way, as many as it may (--max-tenant-requests)"
+            source = "--max-tenant-requests" if caller.max_requests is None else "max_requests in the key file"
+            message = f"this key's tenant has {before} requests under way, as many as it may ({source})"
             headers = (("retry-after", str(RETRY_AFTER_S)),)
             raise problem(429, message, "too_many_requests", type="rate_limit_error", headers=headers)
         self._counts[caller.tenant] = before + 1

@@ -42,6 +42,11 @@ def test_no_keys_means_open() -> None:
     assert KeyRing([]).admits(None)
 
 
+def test_who_brings_no_key_is_told_both_ways() -> None:
+    with pytest.raises(HTTPProblem, match="Authorization: Bearer KEY, or x-api-key: KEY"):
+        Access(HTTPConfig(api_key=("user",))).check("/v1/messages", None)
+
+
 ADMIN_PATHS = (
     "/v1/kv/blocks",
     "/v1/kv/audit",

@@ -53,6 +53,12 @@ def test_depth_up_to_the_limit_is_accepted() -> None:
     assert len(parse_json_object(many_but_flat)["a"]) == 1000
 
 
+def test_a_byte_order_mark_in_front_is_no_part_of_the_text() -> None:
+    assert parse_json_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    with pytest.raises(HTTPProblem, match="not valid JSON"):
+        parse_json_object(b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}')
+
+
 def test_surrogate_pairs_are_text() -> None:
     assert parse_json_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
 

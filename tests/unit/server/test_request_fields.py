@@ -66,6 +66,19 @@ def test_every_sampling_field_reaches_the_sampler() -> None:
     assert chat(**given, **rest) == wanted
 
 
+def test_integers_may_be_written_with_a_point() -> None:
+    given = {"max_tokens": 2.0, "n": 2.0, "top_k": -1.0, "seed": 7e0, "stop_token_ids": [3.0, 4], "priority": -0.0}
+    asked = parse_completion({"prompt": [[5.0, 6]], "temperature": 1.0, **given}, HTTP)[0]
+    assert (asked.max_tokens, asked.n, asked.top_k, asked.seed, asked.priority) == (2, 2, -1, 7, 0)
+    assert (asked.stop_token_ids, asked.prompt) == ([3, 4], [[5, 6]])
+    exact = [asked.max_tokens, asked.n, asked.seed, *(asked.stop_token_ids or [])]
+    assert all(type(value) is int for value in exact) and type(asked.temperature) is float
+    for name, value in (("max_tokens", 2.5), ("seed", 1e400), ("n", 0.1), ("logit_bias", 2.0), ("stop", 2.0)):
+        with pytest.raises(RequestError) as caught:
+            completion(**{name: value})
+        assert caught.value.param == name
+
+
 def test_chat_limits_and_logprobs_are_spelled_in_two_ways() -> None:
     assert chat(max_completion_tokens=5).max_tokens == 5
     assert chat(max_tokens=5, max_completion_tokens=5).max_tokens == 5

@@ -19,9 +19,9 @@ def test_a_tenant_may_have_so_many() -> None:
     with contextlib.ExitStack() as running:
         for caller in (ALICE, ALICE, BOB):
             running.enter_context(traffic.request(caller, counts=True))
-        for caller in (ALICE, BOB):
+        for caller, limit in ((ALICE, "--max-tenant-requests"), (BOB, "max_requests in the key file")):
             with (
-                pytest.raises(HTTPProblem, match="--max-tenant-requests") as caught,
+                pytest.raises(HTTPProblem, match=limit) as caught,
                 traffic.request(caller, counts=True),
             ):
                 pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,11 +65,12 @@ class LineResult(msgspec.Struct, kw_only=True):
 
 
 def parse_line(raw: bytes, urls: Sequence[str]) -> BatchLine:
-    """A line of the input.
+    """A line of the input. In front of the first there may be a byte order mark.
 
     Raises:
         RequestError, HTTPProblem: Naming the field.
     """
+    raw = raw.removeprefix(BOM_UTF8)
     line = convert(parse_json_object(raw), Line)
     if not 0 < len(line.custom_id) <= MAX_ID_CHARS:
         raise RequestError("custom_id", line.custom_id, f"1 to {MAX_ID_CHARS} characters")
@@ -105,7 +107,7 @@ def expired(line: BatchLine) -> LineResult:
 def custom_id_of(raw: bytes) -> str | None:
     """The name of a line that is wrong in some other way."""
     try:
-        found = msgspec.json.decode(raw, type=dict[str, Any]).get("custom_id")
+        found = msgspec.json.decode(raw.removeprefix(BOM_UTF8), type=dict[str, Any]).get("custom_id")
     except msgspec.MsgspecError:
         return None
     return found if isinstance(found, str) else None

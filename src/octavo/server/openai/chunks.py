@@ -28,6 +28,7 @@ class ChunkWriter:
         self._chat = kind == "chat"
         self._generation = generation
         self._continuous = request.continuous_usage
+        self._include_usage = request.include_usage
         # OpenAI: with include_usage the chunks before the last have a usage of null.
         self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
         self._openings: dict[int, bytes] = {}
@@ -77,8 +78,10 @@ class ChunkWriter:
                 choice["score"] = delta.score
         return self._head + json_bytes(choice) + self._end()
 
-    def usage(self) -> bytes:
-        """The chunk after the last choice's end."""
+    def ending(self) -> bytes:
+        """The chunk after the last choice's end; empty bytes where nobody asked for it."""
+        if not self._include_usage:
+            return b""
         return self._head + b'],"usage":' + json_bytes(self._generation.usage()) + b"}\n\n"
 
     def _opening(self, index: int) -> bytes:

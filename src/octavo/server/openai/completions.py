@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,14 +149,9 @@ class CompletionReply:
         }
         self._writer = ChunkWriter(self._head, "text", request, generation)
 
-    async def frames(self, line: Line | None = None) -> AsyncGenerator[bytes, None]:
-        """The stream's frames, usage included, without the last `[DONE]`. Those that go over `line` are not among
-        them."""
-        async with aclosing(event_frames(self._generation, line, self._frames_of)) as events:
-            async for frames in events:
-                yield frames
-        if self._request.include_usage:
-            yield self._writer.usage()
+    def frames(self, line: Line | None = None) -> AsyncGenerator[bytes, None]:
+        """The stream's frames, usage included, without the last `[DONE]`; see `event_frames`."""
+        return event_frames(self._generation, line, self._frames_of, self._writer.ending)
 
     def _frames_of(self, choice: int, delta: TextDelta) -> bytes:
         """What a delta adds to the stream."""

@@ -67,12 +67,16 @@ class Joined:
 
 
 async def event_frames(
-    generation: Generation, line: Line | None, frames_of: Callable[[int, TextDelta], bytes]
+    generation: Generation,
+    line: Line | None,
+    frames_of: Callable[[int, TextDelta], bytes],
+    ending: Callable[[], bytes] = bytes,
 ) -> AsyncGenerator[bytes, None]:
     """What the deltas of a request add to its stream. Those that go over `line` are not among them.
 
     Args:
         frames_of: The frames that a delta adds to a choice. Called once for each delta, in order.
+        ending: What comes after the last.
     """
     if generation.stream_interval > 1:
         frames_of = Joined(frames_of, generation.stream_interval)
@@ -81,3 +85,5 @@ async def event_frames(
         async for choice, delta in deltas:
             if frames := frames_of(choice, delta):
                 yield frames
+    if last := ending():
+        yield last

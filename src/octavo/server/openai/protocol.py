@@ -19,6 +19,7 @@ from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, check_other_fields
 from octavo.server.openai.structured import structured_outputs
 from octavo.server.sampling_defaults import SamplingDefaults
+from octavo.server.whole_numbers import with_integers
 
 MAX_STOP_CHARS = 1024
 PRIORITY_LIMIT = 1 << 31
@@ -171,13 +172,18 @@ def parse_chat(body: dict[str, Any], http: HTTPConfig) -> tuple[ChatRequest, lis
 
 
 def convert(body: dict[str, Any], kind: type[S]) -> S:
-    """The body as a struct.
+    """The body as a struct. Where it takes an integer, it takes 2.0 too.
 
     Raises:
         RequestError: Naming the field of the wrong type.
     """
     try:
-        return msgspec.convert(body, kind)
+        try:
+            return msgspec.convert(body, kind)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+        return msgspec.convert(with_integers(body, kind), kind)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
 
