@@ -32,10 +32,12 @@ class FrontEnd:
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
         generation_config: Mapping[str, Any] | None = None,
+        tool_template: ChatTemplate | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.generation_config = generation_config or {}
         self._chat_template = chat_template
+        self._tool_template = tool_template or chat_template
 
     @classmethod
     def load(cls, config: EngineConfig, files: ModelFiles) -> FrontEnd:
@@ -54,19 +56,22 @@ class FrontEnd:
         name = "chat template"
         if config.model.chat_template is not None:
             path = Path(config.model.chat_template)
-            parts = msgspec.structs.replace(parts, chat_template=read_text(path, 4 * MAX_TEMPLATE_CHARS))
+            source = read_text(path, 4 * MAX_TEMPLATE_CHARS)
+            parts = msgspec.structs.replace(parts, chat_template=source, tool_template=None)
             name = path.name
         tokenizer = Tokenizer.load(parts)
         generation_config = read_generation_config(files.path) if files.kind == "huggingface" else None
-        if parts.chat_template is None:
-            return cls(tokenizer, None, generation_config)
         variables = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
-        return cls(tokenizer, ChatTemplate(parts.chat_template, variables, file=name), generation_config)
+        templates = [
+            None if source is None else ChatTemplate(source, variables, file=name)
+            for source in (parts.chat_template, parts.tool_template)
+        ]
+        return cls(tokenizer, templates[0], generation_config, templates[1])
 
     @property
     def template_source(self) -> str | None:
-        """The chat template's text."""
-        return None if self._chat_template is None else self._chat_template.source
+        """The chat template's text; of the one for tools where there are two, which says how calls are written."""
+        return None if self._tool_template is None else self._tool_template.source
 
     def input_processor(self, info: EngineInfo, config: EngineConfig, *, seed: int | None = None) -> InputProcessor:
         ordered = config.scheduler.admission == "priority"
@@ -101,9 +106,10 @@ class FrontEnd:
         Raises:
             RequestError: If the model has no template, or the template refuses the messages.
         """
-        if self._chat_template is None:
+        template = self._tool_template if tools else self._chat_template
+        if template is None:
             raise RequestError("messages", message="this model has no chat template: send a prompt, or give a template")
-        text = self._chat_template.render(
+        text = template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
@@ -121,4 +127,4 @@ def _other_tokenizer(files: TokenizerFiles, path: Path) -> TokenizerFiles:
         path = path / "tokenizer.json"
     if not path.is_file():
         raise ModelFileError(path.name, "file", "there is no such tokenizer")
-    return msgspec.structs.replace(files, tokenizer_json=path, gguf=None)
+    return msgspec.structs.replace(files, tokenizer_json=path, gguf=None, vocabulary=None, added=())

@@ -35,6 +35,7 @@ def _byte_level_alphabet() -> dict[str, int]:
 
 BYTE_OF_CHAR = _byte_level_alphabet()
 """The byte that each character of a byte-level spelling stands for."""
+CHAR_OF_BYTE = {byte: char for char, byte in BYTE_OF_CHAR.items()}
 
 
 def byte_level_bytes(spelling: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Tokenizer: text to token ids and back, from a tokenizer.json or a GGUF file."""
+"""Tokenizer: text to token ids and back, of any kind that `tokenizer_sources` reads."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ import msgspec
 import tokenizers
 
 from octavo.engine.detokenizer import decode_all
-from octavo.engine.gguf_tokenizer import tokenizer_json
 from octavo.engine.token_bytes import TokenSpelling, spelling_of
+from octavo.engine.tokenizer_sources import read_source
 from octavo.errors import ModelError, ModelFileError
-from octavo.weights.checkpoint import TokenizerFiles
-from octavo.weights.files import read_small
-from octavo.weights.gguf import GGUFFile
-from octavo.weights.gguf_vocabulary import read_vocabulary
-
-MAX_TOKENIZER_BYTES = 128 << 20
-"""Largest tokenizer.json read; the largest in use take 35 MB."""
+from octavo.weights.checkpoint import AddedToken, TokenizerFiles
 
 
 class Tokenizer:
@@ -32,6 +26,7 @@ class Tokenizer:
         special_ids: Control tokens: never text, left out when decoding.
         max_token_chars: No token stands for more characters than this.
         chat_template: Jinja source, or None.
+        kind: What it is and where it comes from, for people.
     """
 
     def __init__(
@@ -42,11 +37,13 @@ class Tokenizer:
         bos_token: str | None = None,
         eos_token: str | None = None,
         file: str = "tokenizer.json",
+        kind: str = "tokenizer.json",
     ) -> None:
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
         self._file = file
+        self.kind = kind
         self._added = {i: token.content for i, token in inner.get_added_tokens_decoder().items()}
         self._spelling = _spelling(inner)
         self._bytes: dict[int, bytes] = {}
@@ -72,20 +69,17 @@ class Tokenizer:
             ModelFileError: If the file is missing, too large, or damaged.
             UnsupportedModelError: If it names a kind of tokenizer that Octavo does not have.
         """
-        path = files.tokenizer_json or files.gguf
-        if path is None:
-            raise ModelFileError("tokenizer.json", "file", "the model has no tokenizer")
-        bos, eos = files.bos_token, files.eos_token
-        if files.tokenizer_json is not None:
-            inner = _parse(read_small(path, MAX_TOKENIZER_BYTES), path.name)
-        else:
-            with GGUFFile(path) as gguf:
-                vocabulary = read_vocabulary(gguf)
-            tokens = vocabulary.tokens
-            bos = tokens[vocabulary.bos_id] if vocabulary.bos_id is not None else bos
-            eos = tokens[vocabulary.eos_id] if vocabulary.eos_id is not None else eos
-            inner = _parse(msgspec.json.encode(tokenizer_json(vocabulary, path.name)), path.name)
-        return cls(inner, chat_template=files.chat_template, bos_token=bos, eos_token=eos, file=path.name)
+        source = read_source(files)
+        inner = _parse(source.json, source.file)
+        _add_missing(inner, files.added, source.file)
+        return cls(
+            inner,
+            chat_template=files.chat_template,
+            bos_token=source.bos_token,
+            eos_token=source.eos_token,
+            file=source.file,
+            kind=source.kind,
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Spellings of control tokens in it become those tokens, as in Hugging Face's tokenizers.
@@ -173,6 +167,21 @@ class Tokenizer:
             return self._added[token_id].encode("utf-8", "replace")
         token = self._inner.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         return b"" if token is None else self._spelling.to_bytes(token)
+
+
+def _add_missing(inner: tokenizers.Tokenizer, tokens: Iterable[AddedToken], file: str) -> None:
+    """Tokens that the files beside a vocabulary name and itself does not. One without an id must be a token already."""
+    there = {token.content for token in inner.get_added_tokens_decoder().values()}
+    for token in tokens:
+        if token.content in there or (token.id is None and inner.token_to_id(token.content) is None):
+            continue
+        flags = {flag: getattr(token, flag) for flag in ("lstrip", "rstrip", "single_word", "normalized")}
+        new = tokenizers.AddedToken(token.content, special=token.special, **flags)
+        (inner.add_special_tokens if token.special else inner.add_tokens)([new])
+        token_id = inner.token_to_id(token.content)
+        if token.id is not None and token_id != token.id:
+            why = f"token {token.content[:40]!r} is to have the id {token.id}, but there it would have {token_id}"
+            raise ModelFileError(file, "added tokens", why)
 
 
 def _any_of(spellings: list[str]) -> re.Pattern[str] | None:

@@ -23,16 +23,44 @@ class TensorInfo(msgspec.Struct, frozen=True):
     dtype: str
 
 
+class AddedToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that stands beside the vocabulary proper and is looked for in the text first."""
+
+    content: str
+    id: int | None = None
+    special: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+
 class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tokenizer is built from. One of the first two is set."""
+    """What a tokenizer is built from. One of the first three is set."""
 
     tokenizer_json: Path | None = None
     gguf: Path | None = None
+    vocabulary: Path | None = None
+    """vocab.json, tokenizer.model, tekken.json or a .tiktoken file: see `engine.tokenizer_sources`."""
+    merges: Path | None = None
+    """merges.txt, with vocab.json."""
     chat_template: str | None = None
     """Jinja source, from tokenizer_config.json, chat_template.jinja or the GGUF metadata."""
+    tool_template: str | None = None
+    """The one to use instead in conversations with tools, where a model has two."""
     bos_token: str | None = None
     eos_token: str | None = None
-    add_bos: bool = False
+    unknown_token: str | None = None
+    add_bos: bool | None = None
+    """Whether a text begins with the bos token; None where no file says so. A tokenizer.json says it by itself."""
+    add_eos: bool | None = None
+    add_prefix_space: bool | None = None
+    legacy: bool | None = None
+    """Of Llama's: whether each text between two control tokens gets the space in front, and not only the first."""
+    added: tuple[AddedToken, ...] = ()
+    tokenizer_class: str = ""
+    model_type: str = ""
+    """Of config.json: the family, for what only the family says."""
 
 
 class Checkpoint(Protocol):

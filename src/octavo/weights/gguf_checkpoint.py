@@ -111,6 +111,7 @@ class GGUFCheckpoint:
         return TokenizerFiles(
             gguf=self.path,
             chat_template=vocabulary.chat_template,
+            tool_template=vocabulary.tool_template,
             bos_token=None if bos is None else vocabulary.tokens[bos],
             eos_token=None if eos is None else vocabulary.tokens[eos],
             add_bos=vocabulary.adds_bos,

@@ -12,7 +12,9 @@ from octavo.errors import ModelFileError
 from octavo.weights.gguf import GGUFFile
 
 MAX_TOKENS = 1 << 20
-_BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe"})
+_BOS_BY_DEFAULT = frozenset(
+    {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken", "chameleon"}
+)
 _NO_TOKEN = 0xFFFFFFFF
 """Some writers store -1, "none", in the unsigned field."""
 
@@ -36,7 +38,16 @@ class GGUFVocabulary(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool | None
     add_eos: bool | None
     add_space_prefix: bool | None
+    remove_extra_whitespaces: bool | None = None
+    charsmap: bytes | None = None
+    """SentencePiece's compiled normaliser, for "t5"."""
     chat_template: str | None
+    tool_template: str | None = None
+
+    @property
+    def adds_eos(self) -> bool:
+        """Whether prompts end with the eos token."""
+        return self.model == "t5" if self.add_eos is None else self.add_eos
 
     @property
     def adds_bos(self) -> bool:
@@ -62,6 +73,7 @@ def read_vocabulary(file: GGUFFile) -> GGUFVocabulary:
             name, "metadata 'tokenizer.ggml.tokens'", f"{len(array)} tokens; must be 1 to {MAX_TOKENS}"
         )
     tokens: list[str] = array.to_list()
+    charsmap = meta.get_array("tokenizer.ggml.precompiled_charsmap", "uint8", "int8")
     return GGUFVocabulary(
         model=model,
         pre=meta.get_str("tokenizer.ggml.pre"),
@@ -76,7 +88,10 @@ def read_vocabulary(file: GGUFFile) -> GGUFVocabulary:
         add_bos=meta.get_bool("tokenizer.ggml.add_bos_token"),
         add_eos=meta.get_bool("tokenizer.ggml.add_eos_token"),
         add_space_prefix=meta.get_bool("tokenizer.ggml.add_space_prefix"),
+        remove_extra_whitespaces=meta.get_bool("tokenizer.ggml.remove_extra_whitespaces"),
+        charsmap=None if charsmap is None else charsmap.to_numpy().tobytes(),
         chat_template=meta.get_str("tokenizer.chat_template"),
+        tool_template=meta.get_str("tokenizer.chat_template.tool_use"),
     )
 
 

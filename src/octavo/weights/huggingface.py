@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,8 +17,9 @@ from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import FloatArray, TensorInfo, TokenizerFiles
 from octavo.weights.config_check import check_config
 from octavo.weights.dequantize import dequantize
-from octavo.weights.files import JSONObject, decode_json, fingerprint, read_json, read_small, read_text
+from octavo.weights.files import JSONObject, decode_json, fingerprint, read_json, read_small
 from octavo.weights.safetensors import SafeTensorsFile
+from octavo.weights.tokenizer_files import read_tokenizer_files
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -28,7 +28,6 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 """Suffixes of formats that can run code when they are opened."""
 MAX_CONFIG_BYTES = 4 << 20
 GENERATION_CONFIG = "generation_config.json"
-MAX_TEMPLATE_BYTES = 4 << 20
 MAX_SHARDS = 1 << 12
 
 _READABLE = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
@@ -85,7 +84,7 @@ class HFCheckpoint:
         return fingerprint(headers, (self._data(name) for name in self._shard_of))
 
     def tokenizer_files(self) -> TokenizerFiles:
-        return read_tokenizer_files(self.path)
+        return read_tokenizer_files(self.path, str(self.config.get("model_type") or ""))
 
     def close(self) -> None:
         for shard in self._shards:
@@ -127,33 +126,6 @@ def read_generation_config(folder: Path) -> JSONObject | None:
     """
     path = folder / GENERATION_CONFIG
     return read_json(path, JSONObject, MAX_CONFIG_BYTES) if path.exists() else None
-
-
-def read_tokenizer_files(folder: Path) -> TokenizerFiles:
-    """Where the folder's tokenizer is, and what tokenizer_config.json says of it.
-
-    Raises:
-        ModelFileError: If there is no tokenizer.json, or a value has a type it may not have.
-    """
-    tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file():
-        raise ModelFileError("tokenizer.json", "file", "no such file; other tokenizer formats are not read")
-    path = folder / "tokenizer_config.json"
-    config: JSONObject = read_json(path, JSONObject) if path.exists() else {}
-    template_file = folder / "chat_template.jinja"
-    template = (
-        read_text(template_file, MAX_TEMPLATE_BYTES)
-        if template_file.exists()
-        else _template(config.get("chat_template"), path.name)
-    )
-    add_bos = config.get("add_bos_token")
-    return TokenizerFiles(
-        tokenizer_json=tokenizer,
-        chat_template=template,
-        bos_token=_token(config, "bos_token", path.name),
-        eos_token=_token(config, "eos_token", path.name),
-        add_bos=add_bos is True,
-    )
 
 
 def _open_shards(folder: Path) -> tuple[list[SafeTensorsFile], dict[str, int]]:
@@ -204,22 +176,3 @@ def _eos_ids(config: JSONObject, file: str) -> list[int]:
         if not isinstance(id, int) or isinstance(id, bool) or id < 0:
             raise ModelFileError(file, "eos_token_id", f"is {repr(value)[:60]}; must be a token id or a list of them")
     return ids
-
-
-def _token(config: JSONObject, key: str, file: str) -> str | None:
-    """A special token: a string, or an object that holds it as `content`."""
-    value: Any = config.get(key)
-    if isinstance(value, dict):
-        value = value.get("content")
-    if value is not None and not isinstance(value, str):
-        raise ModelFileError(file, key, f"is {repr(value)[:60]}; must be a string")
-    return value
-
-
-def _template(value: Any, file: str) -> str | None:
-    """The chat template: a string, or a list of named ones, of which `default` counts."""
-    if isinstance(value, list):
-        value = next((i.get("template") for i in value if isinstance(i, dict) and i.get("name") == "default"), None)
-    if value is not None and not isinstance(value, str):
-        raise ModelFileError(file, "chat_template", "must be a string or a list of named strings")
-    return value

@@ -22,6 +22,7 @@ from octavo.weights.gguf_checkpoint import GGUFCheckpoint
 from octavo.weights.huggingface import CONFIG, PICKLES, HFCheckpoint
 from octavo.weights.model_cache import ShowProgress
 from octavo.weights.progress import progress_bar
+from octavo.weights.tokenizer_files import TOKENIZER_FILES
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:/([\w./ -]{1,200}\.gguf))?")
 _HUB_FILES = (
@@ -29,9 +30,7 @@ _HUB_FILES = (
     "generation_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
+    *TOKENIZER_FILES,
 )
 """What is wanted of a hub repository: nothing that could be run."""
 

@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 
 from octavo.engine.gguf_tokenizer import tokenizer_json
+from octavo.engine.pre_tokenizers import PRE_TOKENIZERS
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import TokenizerFiles
@@ -124,9 +125,9 @@ def _tokens(vocabulary: GGUFVocabulary, text: str) -> list[str]:
     return list(inner.encode(text).tokens)
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "default", "smollm", "starcoder", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_known_pre_tokenizers(pre: str) -> None:
-    bos = ["<end>"] if pre == "llama-bpe" else []
+    bos = ["<end>"] if _vocabulary(pre=pre).adds_bos else []
     assert _tokens(_vocabulary(pre=pre), "ab a<end>") == [*bos, "ab", "Ġa", "<end>"]
 
 
@@ -137,6 +138,10 @@ def test_known_pre_tokenizers(pre: str) -> None:
         ("smollm", ["x", "1", "2", "3", "4", " y"]),
         ("llama-bpe", ["x", "123", "4", " y"]),
         ("qwen2", ["x", "1", "2", "3", "4", " y"]),
+        ("gpt-4o", ["x", "123", "4", " y"]),
+        ("tekken", ["x", "1", "2", "3", "4", " y"]),
+        ("deepseek-v3", ["x", "123", "4", " y"]),
+        ("falcon", ["x", "123", "4", " y"]),
     ],
 )
 def test_digits_are_cut_as_the_model_learned_them(pre: str, words: list[str]) -> None:
@@ -153,7 +158,7 @@ def test_added_bos_and_eos_follow_the_file() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": "t5"}, "'t5'"),
+        ({"model": "bert"}, "'bert': supported are gpt2, llama, gemma4, t5"),
         ({"pre": None}, "none named"),
         ({"pre": "made-up"}, "made-up"),
     ],

@@ -1,0 +1,1 @@
+"""Tests of tokenizers against the libraries they come from."""

@@ -1,0 +1,80 @@
+"""Every kind of tokenizer gives the ids that the library it comes from gives, on thousands of hard texts."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from octavo.engine.pre_tokenizers import LLAMA3, QWEN2
+from octavo.engine.tokenizer import Tokenizer
+from octavo.weights.checkpoint import TokenizerFiles
+from support.paths import TESTS, TINYSTORIES
+from support.wild_texts import wild_texts
+from vocabularies import oracles, tiny
+
+pytestmark = pytest.mark.torch
+
+COUNT = int(os.environ.get("OCTAVO_TEXTS", "1000"))
+SHARED = TESTS.parents[1] / "shared" / "data" / "tokenizers"
+"""Tokenizers whose licences keep them out of the repository."""
+
+
+def oracle(name: str, where: Path) -> oracles.Encode:
+    """The library that each of the small tokenizers comes from."""
+    path = tiny.folder(name, where)
+    if name in ("llama", "unigram"):
+        return oracles.sentencepiece_model((path / "tokenizer.model").read_bytes())
+    if name in ("llama3", "qwen", "tekken"):
+        tokenizer = tiny.load(name, where)
+        specials = {tokenizer.token_bytes(i).decode(): i for i in tokenizer.special_ids}
+        if name == "tekken":
+            return oracles.tekken(path / "tekken.json", specials)
+        ranks = next(path.glob("*.model" if name == "llama3" else "*.tiktoken"))
+        encode = oracles.tiktoken_ranks(ranks, LLAMA3 if name == "llama3" else QWEN2, specials)
+        return encode if name == "llama3" else oracles.normalised(encode)
+    return oracles.transformers_folder(path)
+
+
+def assert_equal(encode: oracles.Encode, tokenizer: Tokenizer, words: list[str], seed: int = 100) -> None:
+    for text in wild_texts(seed, COUNT, words):
+        assert tokenizer.encode(text, add_special_tokens=False) == encode(text), repr(text)
+
+
+@pytest.mark.parametrize("name", tiny.FILES)
+def test_small_tokenizers(name: str, tmp_path: Path) -> None:
+    assert_equal(oracle(name, tmp_path), tiny.load(name, tmp_path), tiny.WORDS)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="OPT's vocabulary is not here")
+def test_opt(tmp_path: Path) -> None:
+    path = tiny.folder("opt", tmp_path)
+    for name in ("vocab.json", "merges.txt"):
+        (path / name).write_bytes(gzip.decompress((SHARED / f"opt_gpt2-{name}.gz").read_bytes()))
+    tokenizer = Tokenizer.load(
+        TokenizerFiles(vocabulary=path / "vocab.json", merges=path / "merges.txt", model_type="opt")
+    )
+    assert tokenizer.encode("Hello world") == [2, 31414, 232]
+    assert_equal(oracles.transformers_folder(path), tokenizer, ["<s>", "</s>", "<pad>", "<unk>"])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="Llama 2's vocabulary is not here")
+def test_llama2() -> None:
+    path = SHARED / "llama2_tokenizer.model"
+    tokenizer = Tokenizer.load(TokenizerFiles(vocabulary=path, model_type="llama"))
+    assert tokenizer.encode("Hello world") == [1, 15043, 3186]
+    assert_equal(oracles.sentencepiece_model(path.read_bytes()), tokenizer, ["<s>", "</s>", "<unk>"])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the vocabulary's source is not here")
+def test_tinystories() -> None:
+    """tests/data has the tokenizer.json; this is the SentencePiece model it was made of."""
+    path = SHARED.parent / "models" / TINYSTORIES.name / "tok512.model"
+    for files in (
+        TokenizerFiles(vocabulary=path, model_type="llama"),
+        TokenizerFiles(tokenizer_json=TINYSTORIES / "tokenizer.json", bos_token="<s>", eos_token="</s>"),
+    ):
+        encode = oracles.sentencepiece_model(oracles.keep_spaces(path.read_bytes()))
+        assert_equal(encode, Tokenizer.load(files), ["<s>", "</s>", "<unk>"])
