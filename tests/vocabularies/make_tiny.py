@@ -16,7 +16,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.texts import digest
-from support.wild_texts import wild_texts
 from vocabularies import tiny
 from vocabularies.test_tokenizer_oracles import oracle
 
@@ -65,7 +64,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as where:
         for name in tiny.FILES:
             encode = oracle(name, Path(where))
-            batches = [wild_texts(seed, PER_BATCH, tiny.WORDS) for seed in range(BATCHES)]
+            batches = [tiny.texts(name, seed, PER_BATCH) for seed in range(BATCHES)]
             golden[name] = [digest([encode(text) for text in texts]) for texts in batches]
     tiny.GOLDEN.write_text(json.dumps({"per_batch": PER_BATCH, "digests": golden}, indent=1) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,15 @@ def _proto() -> Any:
     return sentencepiece_model_pb2_new.ModelProto()
 
 
-def tiktoken_ranks(path: Path, pattern: str, specials: Mapping[str, int]) -> Encode:
+def tiktoken_ranks(path: Path, pattern: str, controls: Mapping[str, int], *, nfc: bool) -> Encode:
+    """With `nfc`, each text between control tokens is put into that normal form first, as Hugging Face's Qwen does."""
     import tiktoken
     from tiktoken.load import load_tiktoken_bpe
 
-    encoding = tiktoken.Encoding(
-        path.stem, pat_str=pattern, mergeable_ranks=load_tiktoken_bpe(str(path)), special_tokens=dict(specials)
-    )
-    return lambda text: encoding.encode(text, allowed_special="all")
+    ranks = load_tiktoken_bpe(str(path))
+    encoding = tiktoken.Encoding(path.stem, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    form = (lambda text: unicodedata.normalize("NFC", text)) if nfc else str
+    return _in_parts(controls, lambda text: encoding.encode_ordinary(form(text)))
 
 
 def tekken(path: Path, controls: Mapping[str, int]) -> Encode:
@@ -103,10 +105,3 @@ def transformers_folder(path: Path, **options: Any) -> Encode:
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
     return lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def normalised(encode: Encode) -> Encode:
-    """Of the text in normal form C, as Qwen's own code does before it encodes."""
-    import unicodedata
-
-    return lambda text: encode(unicodedata.normalize("NFC", text))

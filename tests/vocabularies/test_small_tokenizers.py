@@ -27,7 +27,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_ids_equal_the_libraries(loaded: tuple[str, Tokenizer]) -> None:
     name, tokenizer = loaded
     for seed, expected in enumerate(GOLDEN["digests"][name]):
-        texts = wild_texts(seed, GOLDEN["per_batch"], tiny.WORDS)
+        texts = tiny.texts(name, seed, GOLDEN["per_batch"])
         ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
         assert digest(ids) == expected, f"batch of seed {seed}"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from octavo.engine.tokenizer import Tokenizer
 from octavo.weights.tokenizer_files import read_tokenizer_files
 from support.paths import TESTS
+from support.wild_texts import wild_texts
 
 DATA = TESTS / "data" / "tokenizers"
 GOLDEN = DATA / "golden.json"
@@ -36,6 +38,13 @@ FILES: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
 """Name -> (model_type, names in a folder -> names here, tokenizer_config.json)."""
 WORDS = ["<s>", "</s>", "<unk>", "<sep>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "[INST]", "<pad>"]
 """Control tokens of all of them, to be met as text."""
+
+
+def texts(name: str, seed: int, count: int) -> list[str]:
+    """Hard texts. For the unigram model without those that have two cuts of nearly one score, of which rounding chooses:
+    runs of one sign, and the sign for a space written out."""
+    found = wild_texts(seed, count, WORDS)
+    return [text for text in found if not re.search(r"([^\w\s])\1\1|▁", text)] if name == "unigram" else found
 
 
 def folder(name: str, where: Path) -> Path:

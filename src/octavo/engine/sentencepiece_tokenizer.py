@@ -108,6 +108,7 @@ def _pre_tokenizer(model: SentencePieceModel, every_part: bool) -> Part | None:
     pieces = _user_defined(model) if _splits_user_defined(model) else []
     if pieces:
         parts.append(split("|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))))
+        parts.append(split(r"\A<(?=0x[0-9A-F]{2}>\z)"))  # or what is left between two would be taken for a byte
     return pre_tokenizers(*parts)
 
 
@@ -162,9 +163,7 @@ def merges_of_scores(model: SentencePieceModel) -> list[tuple[str, str]]:
 def _unigram(model: SentencePieceModel, file: str) -> Part:
     if model.unknown_id is None:
         raise ModelFileError(file, "pieces", "hold no unknown one, which a unigram model must have")
-    # SentencePiece's own rule for what the user defined, whose score in the file is 0.
-    scores = [-0.1 if kind == USER_DEFINED else score for score, kind in zip(model.scores, model.types, strict=True)]
-    vocabulary = [[piece, score] for piece, score in zip(model.pieces, scores, strict=True)]
+    vocabulary = [[piece, score] for piece, score in zip(model.pieces, model.scores, strict=True)]
     return {
         "type": "Unigram",
         "unk_id": model.unknown_id,
