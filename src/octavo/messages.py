@@ -413,6 +413,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     kv_reason: str
     """The sizing arithmetic, in a sentence."""
     block_size_reason: str = ""
+    kv_groups: str = ""
+    """How layers that keep KV differently share pages, in words; empty where all keep it alike."""
     num_host_blocks: int = 0
     host_reason: str = ""
     """How `num_host_blocks` came about, in a sentence."""

@@ -540,14 +540,29 @@ def unannounced_row(patch: MonkeyPatch) -> None:
 @fault
 def window_left_early(patch: MonkeyPatch) -> None:
     """Blocks leave a window one block too soon."""
-    dead = KVCacheManager._dead_columns
+    leave = KVCacheManager.leave_windows
 
-    def early(kv: KVCacheManager, sequence: Sequence) -> list[tuple[int, int, int]]:
-        return [
-            (group, first, min(end + 1, len(sequence.block_tables[group]))) for group, first, end in dead(kv, sequence)
-        ]
+    def early(kv: KVCacheManager, sequence: Sequence, plan: StepPlan) -> None:
+        windows = kv._windows
+        kv._windows = tuple((max(1, window - kv.block_size), groups) for window, groups in windows)
+        leave(kv, sequence, plan)
+        kv._windows = windows
 
-    patch.setattr(KVCacheManager, "_dead_columns", early)
+    patch.setattr(KVCacheManager, "leave_windows", early)
+
+
+@fault
+def window_left_by_one_group(patch: MonkeyPatch) -> None:
+    """Of several groups with one window, only the first gives back what fell out of it."""
+    leave = KVCacheManager.leave_windows
+
+    def half(kv: KVCacheManager, sequence: Sequence, plan: StepPlan) -> None:
+        windows = kv._windows
+        kv._windows = tuple((window, groups[:1]) for window, groups in windows)
+        leave(kv, sequence, plan)
+        kv._windows = windows
+
+    patch.setattr(KVCacheManager, "leave_windows", half)
 
 
 @fault

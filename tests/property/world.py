@@ -48,10 +48,12 @@ SHAPE: dict[str, Sequence[Any]] = {
     "admission": ("fcfs", "fcfs", "skip"),
     "num_drafts": (0, 1, 2, 3, 8),
     "drafting": ("always", "always", "auto"),
+    "layers": ("", "", "fww", "wfwv", "wwwf", "w", "wv", "wwv"),
+    "second_window": range(1, 21),
 }
 
-DRAWN_LAST = ("num_drafts", "drafting")
-"""So that a seed's history is otherwise what it was before there were drafts."""
+DRAWN_LAST = ("num_drafts", "drafting", "layers", "second_window")
+"""So that a seed's history is otherwise what it was before there were these."""
 
 _WISHES: dict[str, Sequence[Any]] = {
     "tenant": TENANTS,
@@ -185,14 +187,23 @@ class World:
         admission: str = "fcfs",
         num_drafts: int = 0,
         drafting: str = "auto",
+        layers: str = "",
+        second_window: int = 3,
         max_model_len: int = MAX_MODEL_LEN,
         kv_policy: str = "paged",
     ) -> None:
+        """
+        Args:
+            layers: A letter per group: f sees everything, w has `window`, v `second_window`. By default `num_groups` of
+                f and w.
+        """
         if kv_policy != "paged":  # which shares nothing, guesses nothing, and has one kind of layers
-            caching, num_groups, window, num_drafts = False, 1, None, 0
+            caching, layers, num_drafts = False, "f", 0
             admission = "fcfs" if kv_policy == "fastertransformer" else admission
         self.depth, self.block_size, self.caching, self.erases = depth, block_size, caching, erases
-        groups = (KVGroup(layers=(0, 2)), KVGroup(layers=(1,), window=window))[:num_groups]
+        windows = {"f": None, "w": window, "v": second_window}
+        layers = layers or "fw"[:num_groups]
+        groups = tuple(KVGroup(layers=(i,), window=windows[letter]) for i, letter in enumerate(layers))
         spec = KVSpec(groups=groups, block_size=block_size, bytes_per_block=64)
         limits = {
             "max_num_seqs": max_num_seqs,
@@ -200,7 +211,7 @@ class World:
             "max_model_len": max_model_len,
         }
         # Room for a few sequences at most, whatever the block size, so that memory is short most of the time.
-        num_blocks = 1 + max(1, num_groups * capacity // block_size)
+        num_blocks = 1 + max(1, len(groups) * capacity // block_size)
         if kv_policy != "paged":
             num_blocks += 2 * power_of_two(-(-max_model_len // block_size))
         self.executor = TaggedExecutor(spec, num_blocks, host_blocks, erases_freed_blocks=erases, **limits)

@@ -107,6 +107,7 @@ def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: s
         "": info.kv_reason,
         "KV policy": KV_POLICY.get(cache.kv_policy, ""),
         "blocks": info.block_size_reason,
+        "layers": info.kv_groups,
         "swap space": swap_space(info) if cache.kv_policy == "paged" else "none: nobody is preempted",
         "prefixes": "cached and shared, " + EVICTION[cache.eviction] if cache.caches_prefixes else "not cached",
         "erasure": "every freed block is zeroed" if cache.erase_freed_blocks else "off (--erase-freed-blocks)",

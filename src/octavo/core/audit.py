@@ -237,16 +237,19 @@ def progress_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
 
 
 def table_damage(sequence: Sequence, kv: KVCacheManager) -> Iterator[str]:
-    """It has a column for each computed token in each group, and nothing below the group's window."""
+    """It has a column for each computed token in each group, and no more than the group's window and its plans read."""
     name = _name(sequence)
-    columns = kv.num_columns(sequence)
+    columns, start = kv.num_columns(sequence), kv.next_start(sequence)
     for g, group in enumerate(kv.spec.groups):
         table, first = sequence.block_tables[g], sequence.first_columns[g]
-        lowest = 0 if group.window is None else max(0, sequence.last_start - group.window + 1) // kv.block_size
+        lowest = 0 if group.window is None else max(0, start - group.window + 1) // kv.block_size
         if len(table) != columns:
             yield f"{name} has {len(table)} columns in group {g} for {sequence.num_computed_tokens} computed tokens"
         if first > lowest or any(table[:first]) or NULL_BLOCK in table[first:]:
             yield f"{name} lacks blocks inside its window in group {g}: {first} columns of {table} left it"
+        most = kv.most_columns(group.window, columns)
+        if columns - first > most:
+            yield f"{name} holds {columns - first} columns in group {g}, where a window of {group.window} needs {most}"
     yield from kv.layout_damage(sequence)
 
 

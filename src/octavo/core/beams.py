@@ -36,17 +36,10 @@ class Beams:
             self._scheduler.rows.last_planned = plan.step_id
 
     def shortage(self, group: BeamGroup) -> int:
-        """Blocks missing before every beam of a group can take its next tokens.
-
-        They grow one after another, in order of arrival: what a later one lets go does not help one before it.
-        """
+        """Blocks missing before every beam of a group can take its next tokens."""
         kv = self._scheduler.kv
         available = kv.num_available_blocks
-        needed = most = 0
-        for beam in sorted(group.beams, key=lambda beam: beam.arrival):
-            needed += kv.shortage(beam, beam.num_tokens) + available
-            most = max(most, needed)
-        return most - available
+        return sum(kv.shortage(beam, beam.num_tokens) + available for beam in group.beams) - available
 
     def reserve(self, group: BeamGroup, count: int) -> None:
         """Keep that many rows, and what blocks their beams need beforehand, for forks of a group."""

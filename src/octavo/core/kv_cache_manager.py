@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from octavo.core.block_pool import NULL_BLOCK, BlockPool
-from octavo.core.kv_spec import KVSpec
+from octavo.core.kv_spec import KVSpec, kept_blocks
 from octavo.core.prefix_index import NO_MATCH, Content, Match, PrefixIndex
 from octavo.core.request import Sequence
 from octavo.core.step import StepPlan
@@ -24,8 +24,8 @@ class KVCacheManager:
     midway and admission cannot thrash.
 
     In a group with a window, a chunk that computes tokens `start .. end - 1` reads from `start - window + 1` on. The
-    columns below that are returned when the sequence next needs a block, so such a group keeps at most one block more
-    than the window and the chunk need.
+    columns below that are returned as soon as the next plan is made, before anybody takes a block, so such a group keeps
+    at most one block more than the window and the chunk need. What is returned can be hit until it is evicted.
 
     Args:
         spec: The model's groups and block size.
@@ -52,7 +52,7 @@ class KVCacheManager:
         self.num_promised_blocks = 0
         self._max_unread = depth * max_chunk
         self._overlaps = depth > 1
-        self._windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
+        self._windows = spec.windows
         self._pinned: list[int] = []
         """Sources of the plan's copies: they must not make room for anything in the same plan."""
 
@@ -84,6 +84,14 @@ class KVCacheManager:
     def num_columns(self, sequence: Sequence) -> int:
         """Columns that the tables of a resident sequence have between steps."""
         return self.spec.blocks_per_tokens(sequence.num_computed_tokens)
+
+    def most_columns(self, window: int | None, num_columns: int) -> int:
+        """Of so many columns, those that a sequence may hold at once in a group with such a window."""
+        return kept_blocks(window, num_columns * self.block_size, self._max_unread, self.block_size)
+
+    def next_start(self, sequence: Sequence) -> int:
+        """The lowest position that a plan in flight or to come computes; what it reads must be there."""
+        return sequence.last_start if self._overlaps else sequence.num_computed_tokens
 
     def layout_damage(self, sequence: Sequence) -> Iterator[str]:
         """What is broken about where a sequence's blocks lie: paged blocks may lie anywhere."""
@@ -157,8 +165,9 @@ class KVCacheManager:
     def _lowest_columns(self, num_tokens: int) -> list[int]:
         """Per group, the first column that a token at position `num_tokens` reads."""
         lowest = [0] * self.spec.num_groups
-        for group, window in self._windows:
-            lowest[group] = max(0, num_tokens - window + 1) // self.block_size
+        for window, groups in self._windows:
+            for group in groups:
+                lowest[group] = max(0, num_tokens - window + 1) // self.block_size
         return lowest
 
     def _take(self, sequence: Sequence, match: Match, plan: StepPlan) -> None:
@@ -197,24 +206,15 @@ class KVCacheManager:
     def shortage(self, sequence: Sequence, end: int) -> int:
         """Blocks missing before `grow` can succeed; not above 0 if it can."""
         needed = self._num_new_columns(sequence, end) * self.num_groups + len(self._shared_tails(sequence))
-        if self._windows:
-            ref_count = self.pool.ref_count
-            needed -= sum(
-                ref_count[block_id] == 1
-                for group, first, last in self._dead_columns(sequence)
-                for block_id in sequence.block_tables[group][first:last]
-            )
         return needed - sequence.num_promised_blocks - self.num_available_blocks
 
     def grow(self, sequence: Sequence, end: int, plan: StepPlan) -> bool:
         """Bind blocks until the first `end` tokens have slots that nobody else reads.
 
-        Returns what fell out of a window, and copies a partly filled last block that others share. False, nothing
-        changed, if the blocks are not there.
+        Copies a partly filled last block that others share. False, nothing changed, if the blocks are not there.
         """
         if self.shortage(sequence, end) > 0:
             return False
-        num_let_go = self._leave_windows(sequence, plan) if self._windows else 0
         num_copies = self._copy_shared_tails(sequence, plan)
         num_new = self._num_new_columns(sequence, end)
         row, growth, account = sequence.row, plan.table_growth, sequence.account
@@ -227,8 +227,8 @@ class KVCacheManager:
                 column += 1
         self._count_faults(sequence, num_new)
         sequence.num_slots = len(sequence.block_tables[0]) * self.block_size
-        if sequence.num_promised_blocks or num_let_go:
-            self._redeem(sequence, num_new * self.num_groups + num_copies - num_let_go)
+        if sequence.num_promised_blocks:
+            self._redeem(sequence, num_new * self.num_groups + num_copies)
         return True
 
     def trim(self, sequence: Sequence) -> None:
@@ -272,28 +272,28 @@ class KVCacheManager:
         sequence.account.num_copy_faults += len(groups)
         return len(groups)
 
-    def _dead_columns(self, sequence: Sequence) -> list[tuple[int, int, int]]:
-        """(group, first, last + 1) of the columns that no plan in flight and no later one reads."""
-        start = sequence.last_start if self._overlaps else sequence.num_computed_tokens
-        dead = []
-        for group, window in self._windows:
-            first = sequence.first_columns[group]
-            end = (start - window + 1) // self.block_size
-            if end > first:
-                dead.append((group, first, end))
-        return dead
+    @property
+    def has_windows(self) -> bool:
+        return bool(self._windows)
 
-    def _leave_windows(self, sequence: Sequence, plan: StepPlan) -> int:
-        """Returns how many blocks nobody holds any more."""
+    def leave_windows(self, sequence: Sequence, plan: StepPlan) -> None:
+        """Return the blocks that neither a plan in flight nor a later one reads. Those that nobody else holds are added
+        to what is promised to the rest of its prefill."""
+        start = self.next_start(sequence)
         num_let_go = 0
-        for group, first, end in self._dead_columns(sequence):
-            table = sequence.block_tables[group]
-            num_let_go += self.pool.release(table[first:end])
-            for column in range(first, end):
-                table[column] = NULL_BLOCK
-                plan.table_growth.append((group, sequence.row, column, NULL_BLOCK))
-            sequence.first_columns[group] = end
-        return num_let_go
+        for window, groups in self._windows:
+            end = (start - window + 1) // self.block_size
+            if end <= sequence.first_columns[groups[0]]:
+                continue
+            for group in groups:
+                table, first = sequence.block_tables[group], sequence.first_columns[group]
+                num_let_go += self.pool.release(table[first:end])
+                for column in range(first, end):
+                    table[column] = NULL_BLOCK
+                    plan.table_growth.append((group, sequence.row, column, NULL_BLOCK))
+                sequence.first_columns[group] = end
+        if num_let_go:
+            self._redeem(sequence, -num_let_go)
 
     def _promise(self, sequence: Sequence, num_blocks: int) -> None:
         change = num_blocks - sequence.num_promised_blocks

@@ -6,10 +6,7 @@ import msgspec
 
 
 class KVGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers that share one block table.
-
-    A model with full attention everywhere has one group; local layers with a sliding window form another.
-    """
+    """Layers that share one block table. A model whose layers are all alike has one group; see `core.kv_groups`."""
 
     layers: tuple[int, ...]
     window: int | None = None
@@ -21,6 +18,7 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Every group uses pages of one size, so one pool serves all groups without fragmentation: a block id names a page
     that may hold `block_size` tokens of any one group. A group with fewer layers than the largest pads its page.
+    Several groups may have the same window.
     """
 
     groups: tuple[KVGroup, ...]
@@ -37,19 +35,33 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Blocks that `num_tokens` tokens need in one group without a window."""
         return -(-num_tokens // self.block_size)
 
+    @property
+    def windows(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Each window, and the groups that have it. Groups without one are left out."""
+        found: dict[int, list[int]] = {}
+        for index, group in enumerate(self.groups):
+            if group.window is not None:
+                found.setdefault(group.window, []).append(index)
+        return tuple((window, tuple(groups)) for window, groups in found.items())
+
     def peak_blocks(self, num_tokens: int, max_unread: int) -> int:
         """Most blocks a sequence holds at once while its first `num_tokens` tokens are computed, over all groups.
 
         Args:
-            max_unread: Most tokens of one sequence in all plans in flight: what a window must span besides itself.
+            max_unread: As `kept_blocks`.
         """
-        whole = self.blocks_per_tokens(num_tokens)
-        total = 0
-        for group in self.groups:
-            kept = whole
-            if group.window is not None:
-                # That many adjacent tokens touch one block more than they fill when they start inside a block.
-                span = group.window - 1 + max_unread
-                kept = min(whole, (span + self.block_size - 2) // self.block_size + 1)
-            total += kept
-        return total
+        return sum(kept_blocks(group.window, num_tokens, max_unread, self.block_size) for group in self.groups)
+
+
+def kept_blocks(window: int | None, num_tokens: int, max_unread: int, block_size: int) -> int:
+    """Most blocks that a sequence holds at once in a group while its first `num_tokens` tokens are computed.
+
+    Args:
+        max_unread: Most tokens of one sequence in all plans in flight: what a window must span besides itself.
+    """
+    whole = -(-num_tokens // block_size)
+    if window is None:
+        return whole
+    # That many adjacent tokens touch one block more than they fill when they start inside a block.
+    span = window - 1 + max_unread
+    return min(whole, (span + block_size - 2) // block_size + 1)

@@ -4,6 +4,12 @@ Content is a chain: each block's key names its tokens and, through the parent's 
 (`block_keys`). The index maps keys to blocks and, for prompts that leave a block midway, (parent key, first token) to
 the few blocks that begin so. A key alone is never trusted: tokens and chain are compared on every hit, so two contents
 with one key could not be mixed up.
+
+What a hit needs. To go on at position p, a group without a window needs the blocks of all tokens before p, and a group
+with a window those of the last `window - 1`. All groups must have what they need, each for itself: blocks are evicted
+one by one, so a content may be in some groups and not in others, and a longer match may be worth nothing where a shorter
+one is whole. What a group does not need may be evicted, or never have been kept: where all layers have windows, whole
+columns of a chain may be in no block, and what comes after them is found by its key.
 """
 
 from __future__ import annotations
@@ -109,7 +115,7 @@ class PrefixIndex:
         self._block_size = spec.block_size
         self._num_groups = spec.num_groups
         self._full_groups = [g for g, group in enumerate(spec.groups) if group.window is None]
-        self._windows = [(g, group.window) for g, group in enumerate(spec.groups) if group.window is not None]
+        self._windows = spec.windows
         self._fingerprint = fingerprint
         self._secret = secret
         self._by_key: dict[bytes, Content] = {}
@@ -138,19 +144,10 @@ class PrefixIndex:
     # ---- looking up
 
     def match(self, lineage: Lineage, token_ids: Sequence[int], limit: int) -> Match:
-        """The longest prefix, of at most `limit` tokens, that can be read from blocks that are there.
-
-        A group with a window needs only the columns that the next token will read.
-        """
+        """The longest prefix, of at most `limit` tokens, after which every group has what the next token reads."""
         self._look_under_public(lineage, token_ids, limit)
-        contents = list(lineage.public)
-        parent = lineage.root
-        for column in range(len(contents), limit // self._block_size):
-            found = self._lookup(lineage, column, parent, token_ids)
-            if found is None:
-                break
-            contents.append(found)
-            parent = found
+        contents = self._chain(lineage, token_ids, limit)
+        parent = contents[-1] if len(contents) > len(lineage.public) else lineage.root
         tail, num_tail = self._tail(lineage, parent, contents, token_ids, limit)
         return self._within_windows(contents, tail, num_tail)
 
@@ -174,30 +171,46 @@ class PrefixIndex:
             keys.append(block_key(lineage.secret, parent, token_ids[c * size : (c + 1) * size]))
         return keys[place]
 
-    def _lookup(self, lineage: Lineage, column: int, parent: Content, token_ids: Sequence[int]) -> Content | None:
-        found = self._by_key.get(self.key_of(lineage, column, token_ids))
-        if found is None or any(found.blocks[g] == NO_BLOCK for g in self._full_groups):
-            return None
+    def _chain(self, lineage: Lineage, token_ids: Sequence[int], limit: int) -> list[Content]:
+        """The contents of leading whole columns, the public ones first, as far as groups without a window have them;
+        where there is no such group, up to the last column that is in any block."""
+        contents = list(lineage.public)
+        if not self._by_key:
+            return contents
+        for column in range(len(contents), limit // self._block_size):
+            found = self._by_key.get(self.key_of(lineage, column, token_ids))
+            if found is None and not self._full_groups:
+                continue
+            if found is None or any(found.blocks[g] == NO_BLOCK for g in self._full_groups):
+                break
+            parent = contents[-1] if len(contents) > len(lineage.public) else lineage.root
+            if (missing := self._back_to(parent, found, column + 1 - len(contents), column, token_ids)) is None:
+                break
+            contents += missing
+        return contents
+
+    def _back_to(
+        self, parent: Content, found: Content, count: int, column: int, token_ids: Sequence[int]
+    ) -> list[Content] | None:
+        """The `count` contents that end with what was found for a column. None if they hold other tokens than the
+        prompt does there, or do not follow the parent."""
         size = self._block_size
-        tokens = tuple(token_ids[column * size : (column + 1) * size])
-        return found if found.tokens == tokens and is_same(found.parent, parent) else None
+        chain = [found]
+        for c in range(column, column - count, -1):
+            content = chain[-1]
+            if content.parent is None or content.tokens != tuple(token_ids[c * size : (c + 1) * size]):
+                return None  # a root has the names of its scope for tokens
+            chain.append(content.parent)
+        return chain[-2::-1] if is_same(chain[-1], parent) else None
 
     def _look_under_public(self, lineage: Lineage, token_ids: Sequence[int], limit: int) -> None:
         """Settle which leading columns are published ones; everything after them is keyed under the tenant."""
         if not self.num_published and not lineage.public:
             return
         public = Lineage(self._public.root, self._public.secret)
-        contents: list[Content] = []
         adapter = lineage.scope_root.tokens[1]
-        if self.num_published and adapter is None and not is_same(lineage.scope_root, public.root):
-            parent = public.root
-            for column in range(limit // self._block_size):
-                found = self._lookup(public, column, parent, token_ids)
-                if found is None:
-                    break
-                contents.append(found)
-                parent = found
-        self._set_public(lineage, contents)
+        may_hit = self.num_published and adapter is None and not is_same(lineage.scope_root, public.root)
+        self._set_public(lineage, self._chain(public, token_ids, limit) if may_hit else [])
 
     def _set_public(self, lineage: Lineage, contents: list[Content]) -> None:
         if len(contents) == len(lineage.public) and all(map(is_same, contents, lineage.public)):
@@ -231,22 +244,22 @@ class PrefixIndex:
 
     def _within_windows(self, contents: list[Content], tail: Content | None, num_tail: int) -> Match:
         """Shorten a match until every windowed group has the columns that the next token reads."""
-        if not self._windows:
-            return Match(contents, tail, num_tail)
-        size = self._block_size
-        while contents or num_tail:
-            num_tokens = len(contents) * size + num_tail
-            if all(
-                contents[column].blocks[g] != NO_BLOCK
-                for g, window in self._windows
-                for column in range(max(0, num_tokens - window + 1) // size, len(contents))
-            ):
-                break
-            if num_tail:
-                tail, num_tail = None, 0
-            else:
-                contents.pop()
+        while (missing := self._missing_column(contents, num_tail)) is not None:
+            # Any match that is longer than this column and shorter than what was tried needs it, too.
+            del contents[missing:]
+            tail, num_tail = None, 0
         return Match(contents, tail, num_tail)
+
+    def _missing_column(self, contents: list[Content], num_tail: int) -> int | None:
+        """A column that a group reads after these tokens and does not have."""
+        num_tokens = len(contents) * self._block_size + num_tail
+        for window, groups in self._windows:
+            lowest = max(0, num_tokens - window + 1) // self._block_size
+            for column in range(len(contents) - 1, lowest - 1, -1):
+                blocks = contents[column].blocks
+                if NO_BLOCK in blocks and any(blocks[g] == NO_BLOCK for g in groups):
+                    return column
+        return None
 
     # ---- registering
 

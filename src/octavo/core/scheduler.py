@@ -241,8 +241,16 @@ class Scheduler:
         self.beams.tell(plan)
         if not self._is_in_order:
             self._put_in_order()
+        num_released = len(self.rows.released)
+        if self.kv.has_windows:
+            for sequence in self.running.values():
+                if sequence.num_computed_tokens < sequence.num_tokens < sequence.max_num_tokens:
+                    self.kv.leave_windows(sequence, plan)
         everyone_fits = self._choose_running(step)
         plan.released_rows = self.rows.take_released()
+        preempted = plan.released_rows[num_released:]
+        if preempted:  # which left their windows before
+            plan.table_growth = [entry for entry in plan.table_growth if entry[1] not in preempted]
         if everyone_fits:
             self._admit_waiting(step)
             if self.speculation is not None and not self.siblings.num_unborn:  # who is born soon needs the blocks

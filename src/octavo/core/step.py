@@ -100,6 +100,7 @@ class StepPlan(msgspec.Struct, array_like=True):
         return bool(
             self.rows
             or self.released_rows
+            or self.table_growth
             or self.erases
             or self.copies
             or self.swap_out

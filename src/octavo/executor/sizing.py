@@ -12,6 +12,7 @@ import msgspec
 
 from octavo.backends.protocol import Backend, KVShape
 from octavo.config import EngineConfig
+from octavo.core.kv_groups import describe_groups, group_layers, layer_groups
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.errors import ConfigError
 from octavo.messages import EngineInfo
@@ -45,6 +46,7 @@ class Sizing:
     ) -> None:
         self._config = config
         self._spec = spec
+        self._windows = [layer.window for layer in spec.layers]
         self._backend = backend
         self._kv_dtype = kv_dtype
         self._draft_bytes = draft_bytes
@@ -65,7 +67,7 @@ class Sizing:
         free = self._free_bytes(available, limit)
         size = self._size_pool(kv_spec, limit, free)
         max_model_len = self._max_model_len(kv_spec, limit, size)
-        shape = self._shape(block_size.num_tokens, size.num_blocks, max_model_len)
+        shape = self._shape(kv_spec.groups, block_size.num_tokens, size.num_blocks, max_model_len)
         host = self._size_host_tier(shape, free)
         if max_model_len < limit:
             shorter = f"{size.reason}; enough for a context of {max_model_len} of the model's {limit} tokens"
@@ -75,21 +77,23 @@ class Sizing:
         )
 
     def _block_size(self, limit: int) -> BlockSize:
-        cache, windows = self._config.cache, self._spec.windows
+        cache = self._config.cache
         if cache.block_size is not None:
             return BlockSize(num_tokens=cache.block_size, reason=f"{cache.block_size} tokens as asked")
-        # A group with full attention keeps everything; where all have windows, the longest is kept at most.
-        kept = limit if None in windows else max(w for w in windows if w is not None)
-        one = self._shape(1, 2, limit)
+        num_tokens = min(cache.expected_tokens, limit)
+        one = self._shape(self._groups(1, limit), 1, 2, limit)
         return choose_block_size(
-            num_tokens=min(cache.expected_tokens, kept, limit),
-            bytes_per_token=one.bytes_per_block // (one.layers_per_page * one.num_kv_heads),
+            num_tokens=sum(min(w or num_tokens, num_tokens) for w in self._windows) // len(self._windows),
+            bytes_per_token=2 * one.bytes_per_vector,
             kernel_path=self._backend.describe()["kernel_path"],
         )
 
-    def _shape(self, block_size: int, num_blocks: int, max_len: int) -> KVShape:
+    def _groups(self, block_size: int, limit: int) -> tuple[KVGroup, ...]:
+        return group_layers(self._windows, limit, block_size)
+
+    def _shape(self, groups: tuple[KVGroup, ...], block_size: int, num_blocks: int, max_len: int) -> KVShape:
         return KVShape(
-            layer_groups=self._spec.layer_groups,
+            layer_groups=layer_groups(groups),
             num_kv_heads=self._spec.num_kv_heads,
             head_dim=self._spec.head_dim,
             dtype=self._kv_dtype,
@@ -100,13 +104,10 @@ class Sizing:
             max_blocks_per_seq=max_len // block_size + 1,
         )
 
-    def _kv_spec(self, block_size: int, max_len: int) -> KVSpec:
-        shape = self._shape(block_size, 2, max_len)
-        groups = tuple(
-            KVGroup(layers=tuple(i for i, g in enumerate(shape.layer_groups) if g == index), window=window)
-            for index, window in enumerate(self._spec.windows)
-        )
-        return KVSpec(groups=groups, block_size=shape.block_size, bytes_per_block=shape.bytes_per_block)
+    def _kv_spec(self, block_size: int, limit: int) -> KVSpec:
+        groups = self._groups(block_size, limit)
+        shape = self._shape(groups, block_size, 2, limit)
+        return KVSpec(groups=groups, block_size=block_size, bytes_per_block=shape.bytes_per_block)
 
     def _peak_blocks(self, kv_spec: KVSpec, num_tokens: int) -> int:
         """Most blocks that one sequence holds, as the core counts them."""
@@ -210,6 +211,7 @@ def engine_info(
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         kv_reason=sizes.pool.reason,
         block_size_reason=sizes.block_size.reason,
+        kv_groups=describe_groups(sizes.kv_spec.groups),
         num_host_blocks=sizes.host.num_blocks,
         host_reason=sizes.host.reason,
         bytes_per_block=shape.bytes_per_block,

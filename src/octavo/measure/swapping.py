@@ -68,7 +68,7 @@ class SwapWorker:
         self._tokens = [i * i % spec.vocab_size for i in range(num_tokens)]
         kv = backend.allocate_kv(
             KVShape(
-                layer_groups=spec.layer_groups,
+                layer_groups=(0,) * spec.num_layers,
                 num_kv_heads=spec.num_kv_heads,
                 head_dim=spec.head_dim,
                 dtype=kv_dtype or model.dtype,

@@ -124,14 +124,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Distinct windows in order of first use: one KV group each."""
+        """Distinct windows in order of first use."""
         return tuple(dict.fromkeys(layer.window for layer in self.layers))
-
-    @property
-    def layer_groups(self) -> tuple[int, ...]:
-        """KV group of each layer."""
-        order = self.windows
-        return tuple(order.index(layer.window) for layer in self.layers)
 
 
 def _expert_width(layer: LayerSpec) -> int:

@@ -216,15 +216,14 @@ class DraftModelSource:
     def _shape(self) -> KVShape:
         spec, max_num_seqs = self._spec, self._settings.config.scheduler.max_num_seqs
         num_columns = -(-self._limit // BLOCK_SIZE)
-        num_groups = len(spec.windows)
         most = num_columns * max_num_seqs
         return KVShape(
-            layer_groups=spec.layer_groups,
+            layer_groups=(0,) * spec.num_layers,  # nothing leaves a window here, so all layers keep KV alike
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             dtype=self._settings.kv_dtype,
             block_size=BLOCK_SIZE,
-            num_blocks=1 + num_groups * min(most, max(num_columns, KV_TOKENS // BLOCK_SIZE)),
+            num_blocks=1 + min(most, max(num_columns, KV_TOKENS // BLOCK_SIZE)),
             max_num_seqs=max_num_seqs,
             max_blocks_per_seq=num_columns,
         )

@@ -305,8 +305,8 @@ def test_a_worker_that_reports_no_candidates_is_at_fault() -> None:
         run(core, request(1, beam_width=2, max_tokens=4))
 
 
-def test_what_a_later_beam_lets_go_does_not_help_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beams grow one after another: 0, 1 and 1 blocks, then one that lets two go, need 2 blocks and not none."""
+def test_a_search_lacks_what_all_its_beams_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beams grow one after another: with 0, 1, 1 and 2 blocks needed, those that are there count once."""
     core = start()
     core.add(search(max_tokens=6, width=4))
     for _ in range(3):
@@ -315,6 +315,6 @@ def test_what_a_later_beam_lets_go_does_not_help_an_earlier_one(monkeypatch: pyt
     (group,) = scheduler.beam_groups()
     available = scheduler.kv.num_available_blocks
     assert len(group.beams) == 4
-    needs = dict(zip(sorted(group.beams, key=lambda beam: beam.arrival), (0, 1, 1, -2), strict=True))
+    needs = dict(zip(group.beams, (0, 1, 1, 2), strict=True))
     monkeypatch.setattr(scheduler.kv, "shortage", lambda beam, end: needs[beam] - available)
-    assert scheduler.beams.shortage(group) == 2 - available
+    assert scheduler.beams.shortage(group) == 4 - available

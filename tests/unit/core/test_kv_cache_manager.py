@@ -48,6 +48,13 @@ def admit(kv: KVCacheManager, made: Sequence, budget: int, into: StepPlan | None
     return kv.admit(made, kv.match(made), budget, into or plan())
 
 
+def go_on(kv: KVCacheManager, made: Sequence, end: int, into: StepPlan | None = None) -> bool:
+    """Leave windows and grow, as the scheduler does."""
+    into = into or plan()
+    kv.leave_windows(made, into)
+    return end <= made.num_slots or kv.grow(made, end, into)
+
+
 def compute(made: Sequence, end: int) -> None:
     """What a plan does to the progress."""
     made.last_start, made.num_computed_tokens = made.num_computed_tokens, end
@@ -94,22 +101,37 @@ def test_growth_without_room_changes_nothing() -> None:
     assert (step, made.num_slots, kv.pool.num_free) == (plan(), 4, 1)
 
 
-def test_blocks_below_the_window_are_returned_when_the_sequence_grows() -> None:
+def test_blocks_below_the_window_are_returned_before_the_sequence_grows() -> None:
     kv = manager(windows=(None, 6))
     made = sequence(kv, num_prompt=8)
     assert admit(kv, made, 8)
-    for end in range(9, 13):
-        compute(made, end - 1)
-        assert end <= made.num_slots or kv.grow(made, end, plan())
-    assert made.block_tables[1][0] != 0, "token 12 still sees token 7, and the block was full when 9 was computed"
-    compute(made, 12)
+    compute(made, 8)
+    assert go_on(kv, made, 9)
+    assert made.block_tables[1][0] != 0, "token 8 still sees token 3"
+    compute(made, 9)
     step = plan()
     held = made.block_tables[1][0]
-    assert kv.grow(made, 13, step)
-    growth = step.table_growth
-    assert growth[0] == (1, 3, 0, 0), "token 12 sees 7 .. 12; block 0 holds 0 .. 3"
+    assert go_on(kv, made, 10, step)
+    assert step.table_growth == [(1, 3, 0, 0)], "token 9 sees 4 .. 9; block 0 holds 0 .. 3, and no block is needed"
     assert made.first_columns == [0, 1] and made.block_tables[1][0] == 0
-    assert held in {entry[3] for entry in growth[1:]}, "the returned block is there to be used again"
+    assert held in kv.pool.free_blocks()
+
+
+def test_groups_of_one_window_leave_it_together() -> None:
+    kv = manager(windows=(6, None, 6, 2))
+    made = sequence(kv, num_prompt=8)
+    assert admit(kv, made, 8)
+    compute(made, 8)
+    kv.leave_windows(made, plan())
+    assert made.first_columns == [0, 0, 0, 1]
+    compute(made, 9)
+    step = plan()
+    kv.leave_windows(made, step)
+    assert made.first_columns == [1, 0, 1, 2]
+    assert step.table_growth == [(0, 3, 0, 0), (2, 3, 0, 0), (3, 3, 1, 0)]
+    step = plan()
+    kv.leave_windows(made, step)
+    assert made.first_columns == [1, 0, 1, 2] and not step.table_growth
 
 
 def test_with_plans_that_overlap_a_window_is_left_one_plan_later() -> None:
@@ -120,9 +142,9 @@ def test_with_plans_that_overlap_a_window_is_left_one_plan_later() -> None:
         made = sequence(kv, num_prompt=16)
         assert admit(kv, made, 8)
         compute(made, 8)
-        assert kv.grow(made, 12, plan())
+        assert go_on(kv, made, 12)
         compute(made, 12)
-        assert kv.grow(made, 16, plan())
+        assert go_on(kv, made, 16)
         left.append(made.first_columns[0])
     assert left == [2, 1]
 
@@ -132,7 +154,7 @@ def test_detach_takes_everything_and_frees_nothing() -> None:
     made = sequence(kv, num_prompt=14)
     assert admit(kv, made, 8)
     compute(made, 8)
-    assert kv.grow(made, 9, plan())
+    assert go_on(kv, made, 9)
     num_free = kv.pool.num_free
     block_ids = kv.detach(made)
     assert 0 not in block_ids and len(set(block_ids)) == 4
@@ -183,7 +205,7 @@ def test_the_reserve_is_never_exceeded(
     compute(made, end)
     while end < num_tokens:
         end = data.draw(st.integers(end + 1, min(end + max_chunk, num_tokens)))
-        assert end <= made.num_slots or kv.grow(made, end, plan())
+        assert go_on(kv, made, end)
         assert made.num_held_blocks + made.num_promised_blocks <= peak
         compute(made, end)
     assert made.num_promised_blocks == 0

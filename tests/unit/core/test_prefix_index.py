@@ -139,3 +139,69 @@ def test_contents_are_the_same_when_all_before_them_is() -> None:
     a, b = books.commit(books.open(), [1, 2, 3, 4])[1], books.commit(books.open(), [1, 2, 3, 4])[1]
     other = Content(a.key, books.commit(books.open("blue"), [1, 2])[0], a.tokens, 1, 2)
     assert is_same(a, b) and not is_same(a, other) and not is_same(a, None) and is_same(None, None)
+
+
+def lose(content: Content, books: Books, *groups: int) -> None:
+    """Evict a content's blocks of some groups."""
+    for group in groups:
+        books.index.forget(content, content.blocks[group])
+
+
+def test_a_chain_of_windows_is_found_though_its_beginning_is_in_no_block() -> None:
+    books = Books((3, 5))
+    text = list(range(1, 13))
+    contents = books.commit(books.open(), text)
+    for content in contents[:3]:
+        lose(content, books, 0, 1)
+    assert len(books.index) == 3 and books.index.find(contents[0].key) is None
+    assert books.found([*text, 13]) == 12
+    match = books.index.match(books.open(), text, 11)
+    assert (match.num_tokens(2), match.contents, match.tail) == (11, contents[:5], contents[5])
+    assert books.found(text[:10]) == 10, "token 10 reads 6 .. 9"
+    assert books.found(text[:8]) == 0, "token 8 reads 4 .. 7, and 4 and 5 are gone"
+    assert books.found([99, *text[1:]]) == 0 and books.found([*text[:4], 99, *text[5:]]) == 0
+    lineage = books.open()
+    books.index.begin(lineage, books.index.match(lineage, text, 12).contents)
+    longer = books.index.commit(lineage, [13, 14])
+    assert longer.parent is contents[5]
+
+
+def test_a_chain_goes_on_though_what_is_computed_again_has_the_keys_of_what_was_lost() -> None:
+    books = Books((3,))
+    text = list(range(1, 9))
+    old = books.commit(books.open(), text)
+    for content in old[:2]:
+        lose(content, books, 0)
+    new = books.commit(books.open(), text[:4])
+    assert [a.key for a in new] == [a.key for a in old[:2]] and new[0] is not old[0]
+    match = books.index.match(books.open(), text, 8)
+    assert match.num_tokens(2) == 8 and match.contents[:2] == new and match.contents[2:] == old[2:]
+
+
+def test_a_hit_needs_of_each_group_what_its_next_token_reads() -> None:
+    """Windows of 3 and 5 beside full attention, each in two groups, and every way to lose one block of one group."""
+    windows = (3, None, 5, 3, None, 5)
+    text = list(range(1, 17))
+    for group, window in enumerate(windows):
+        for lost in range(8):
+            books = Books(windows)
+            contents = books.commit(books.open(), text)
+            lose(contents[lost], books, group)
+            for wanted in range(1, 17):
+                whole = [
+                    p
+                    for p in range(wanted + 1)
+                    if not (0 if window is None else max(0, p - window + 1)) // 2 <= lost < -(-p // 2)
+                ]
+                assert books.found(text[:wanted]) == max(whole), (group, lost, wanted)
+
+
+def test_a_published_chain_of_windows_is_found_without_its_beginning() -> None:
+    books = Books((3,))
+    text = list(range(1, 9))
+    contents = books.commit(books.open(PUBLIC_TENANT), text)
+    books.index.num_published = 1
+    for content in contents[:2]:
+        lose(content, books, 0)
+    match = books.index.match(books.open("blue"), [*text, 9], 9)
+    assert match.contents == contents and match.num_tokens(2) == 8

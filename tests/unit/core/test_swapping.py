@@ -147,7 +147,7 @@ def test_aborted_on_any_leg_of_the_way(leaving: tuple[int | None, ...], num_step
 @pytest.mark.parametrize("eviction", ["lru", "cost"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_pool_that_is_too_small_for_all_serves_all(depth: int, eviction: str, preemption: str) -> None:
-    executor = PagedExecutor(spec(4, WINDOWS), num_blocks=1 + 22, num_host_blocks=16)
+    executor = PagedExecutor(spec(4, WINDOWS), num_blocks=1 + 20, num_host_blocks=16)
     core = engine(
         executor, depth=depth, max_num_seqs=6, preemption=preemption, eviction=eviction, erase_freed_blocks=True
     )

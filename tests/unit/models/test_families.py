@@ -20,7 +20,6 @@ def test_a_llama() -> None:
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.num_layers) == (4, 1, 12, 2)
     assert (spec.qkv_bias, spec.output_bias, spec.mlp_bias, spec.tied_embeddings) == (True, True, False, True)
     assert (spec.bos_token_id, spec.eos_token_ids, spec.max_position) == (1, (2, 7), 256)
-    assert spec.layer_groups == (0, 0)
     assert spec.windows == (None,)
 
 
