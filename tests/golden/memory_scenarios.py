@@ -24,9 +24,11 @@ EOS = (2,)
 class Model(NamedTuple):
     path: Path
     vocab_size: int
+    num_groups: int = 2
+    """KV groups that its pools have room for."""
 
 
-STORIES = Model(TINYSTORIES, 512)
+STORIES = Model(TINYSTORIES, 512, num_groups=1)
 
 
 class Format(NamedTuple):
@@ -120,7 +122,7 @@ def shared_prefixes(
     """Prompts that leave each other midway, then a second turn for each; in a small pool what was kept makes room."""
     first, second, expected = talk(model, form, count)
     size = settings.setdefault("block_size", 16)
-    num_blocks = (300 if small else 12_000) // size * (2 if model is not STORIES else 1)
+    num_blocks = (300 if small else 12_000) // size * model.num_groups
     with open_engine(model, form, max_num_seqs=12, num_blocks=1 + num_blocks, **settings) as engine:
         found = engine.drive(first, random.Random(3)) | engine.drive(second, random.Random(4))
         assert_same(found, expected)
@@ -309,14 +311,13 @@ def tiny_pool(
     """Everything at once in a pool of `room` tokens, little more than the longest request may need."""
     requests, expected = crowd(model, form, count)
     size = settings.setdefault("block_size", 16)
-    num_groups = 1 if model is STORIES else 2
     settings.setdefault("max_num_batched_tokens", 64)
     with open_engine(
         model,
         form,
         max_num_seqs=12,
         max_model_len=128,
-        num_blocks=1 + num_groups * room // size,
+        num_blocks=1 + model.num_groups * room // size,
         preemption=way,
         swap_space_bytes=swap_space if way != "recompute" else 0,
         **settings,

@@ -65,7 +65,7 @@ def alone(model: Model, form: Format) -> Answers:
 
 def guessed_run(model: Model, form: Format, speculation: dict[str, Any], *, small: bool, **settings: Any) -> Seen:
     size = settings.setdefault("block_size", 16)
-    per_sequence = 160 // size + 1
+    per_sequence = (160 // size + 1) * settings.pop("num_groups", 1)
     found, seen = run(
         model.path,
         repetitive_requests(model.vocab_size, 120),

@@ -24,8 +24,8 @@ class KVCacheManager:
     midway and admission cannot thrash.
 
     In a group with a window, a chunk that computes tokens `start .. end - 1` reads from `start - window + 1` on. The
-    columns below that are returned as soon as the next plan is made, before anybody takes a block, so such a group keeps
-    at most one block more than the window and the chunk need. What is returned can be hit until it is evicted.
+    columns below that are returned when the next plan is made, before anybody takes a block, so such a group keeps at
+    most one block more than the window and the chunk need. What is returned can be hit until it is evicted.
 
     Args:
         spec: The model's groups and block size.

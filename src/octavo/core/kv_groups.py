@@ -1,14 +1,15 @@
 """Which layers share a block table.
 
 Layers with different windows keep different blocks, so they cannot share a table. A page has room for the layers of the
-largest group, so groups of unequal size waste a part of every page of the smaller ones: of five local layers and one
-global layer in a group each, a page of global KV would be four fifths empty, and it is the global layers that keep most.
-Therefore the layers of each window are cut into groups of one common number of layers.
+largest group, so groups of unequal size waste a part of every page of the smaller ones: with five local layers to a
+global one and a group for each kind, the pages of global KV, which are most, would be four fifths empty. Therefore the
+layers of each window are cut into groups of one common number of layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from octavo.core.kv_spec import KVGroup, kept_blocks
 
@@ -55,7 +56,7 @@ def _evenly(layers: list[int], size: int) -> list[tuple[int, ...]]:
     """Neighbouring layers together, in as few parts of at most `size` as there can be, of almost equal sizes."""
     count = -(-len(layers) // size)
     ends = [len(layers) * part // count for part in range(count + 1)]
-    return [tuple(layers[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+    return [tuple(layers[start:end]) for start, end in pairwise(ends)]
 
 
 def layer_groups(groups: Sequence[KVGroup]) -> tuple[int, ...]:

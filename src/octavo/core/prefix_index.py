@@ -6,10 +6,10 @@ the few blocks that begin so. A key alone is never trusted: tokens and chain are
 with one key could not be mixed up.
 
 What a hit needs. To go on at position p, a group without a window needs the blocks of all tokens before p, and a group
-with a window those of the last `window - 1`. All groups must have what they need, each for itself: blocks are evicted
-one by one, so a content may be in some groups and not in others, and a longer match may be worth nothing where a shorter
-one is whole. What a group does not need may be evicted, or never have been kept: where all layers have windows, whole
-columns of a chain may be in no block, and what comes after them is found by its key.
+with a window those of the last `window - 1`. Every group must have what it needs: blocks are evicted one by one, so a
+content may be in some groups and not in others. What a group does not need may be evicted, or never have been kept:
+where all layers have windows, whole columns of a chain may be in no block, and what comes after them is found by its
+key.
 """
 
 from __future__ import annotations
