@@ -49,6 +49,9 @@ class ModelConfig:
         aliases=("-q",),
     )
     max_model_len: int | None = setting(None, "longest prompt plus answer, in tokens (default: the model's context)")
+    allow_long_max_model_len: bool = setting(
+        False, "let max_model_len exceed the context that the model was trained for; answers out there may be poor"
+    )
     chat_template: str | None = setting(None, "Jinja file to use instead of the model's own chat template")
 
     def __post_init__(self) -> None:

@@ -68,8 +68,7 @@ class InputProcessor:
         self._lock = threading.Lock()
         own_eos = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         self._eos_token_ids = tuple(dict.fromkeys((*info.eos_token_ids, *own_eos)))
-        # Blocks must hold prompt and answer but for the last token, which is never fed back.
-        self.max_tokens = min(info.max_model_len, (info.num_blocks - 1) * info.block_size + 1)
+        self.max_tokens = info.max_model_len
 
     def prepare(
         self,
@@ -190,11 +189,8 @@ class InputProcessor:
         return params.max_tokens
 
     def _too_long(self, has: str, more: str) -> ContextLengthError:
-        limit = self.max_tokens
-        why = "the model's context" if limit == self._info.max_model_len else "the KV memory of this server"
-        return ContextLengthError(
-            "max_tokens" if "max_tokens" in more else None, message=f"{has}{more}: {why} holds {limit} tokens"
-        )
+        field = "max_tokens" if "max_tokens" in more else None
+        return ContextLengthError(field, message=f"{has}{more}: the context holds {self.max_tokens} tokens")
 
     def _check_params(self, params: SamplingParams, max_logprobs: int) -> None:
         width = self._info.vocab_size

@@ -143,8 +143,8 @@ class _Loading:
         self.backend: Backend = backend_class(self.dtype, num_threads=execution.num_threads, isa=execution.isa)
 
     def finish(self, started: float) -> LocalExecutor:
-        spec, scheduler = self.spec, self.config.scheduler
-        limit = length_limit(self.config, spec)
+        scheduler, limit = self.config.scheduler, length_limit(self.config, self.spec)
+        spec = self.spec.serving(limit)
         weights = load(self.checkpoint, spec, self.backend, self.dtype, self.config.model.quantization)
         drafts = self._draft_source(limit)
         draft_bytes = 0 if drafts is None else drafts.num_bytes

@@ -167,11 +167,16 @@ def length_limit(config: EngineConfig, spec: DecoderSpec) -> int:
     """Tokens of a sequence at most, memory apart.
 
     Raises:
-        ConfigError: If more is asked for than the model was trained for.
+        ConfigError: If more is asked for than the model was trained for and that is not allowed, or impossible because
+            the model has learned its positions one by one.
     """
     asked, trained = config.model.max_model_len, spec.max_position
     if asked is not None and asked > trained:
-        raise ConfigError("max_model_len", asked, f"at most the model's trained context of {trained} tokens")
+        allowed = f"at most the model's trained context of {trained} tokens"
+        if spec.position_offset is not None:
+            raise ConfigError("max_model_len", asked, f"{allowed}: there are no embeddings of later positions")
+        if not config.model.allow_long_max_model_len:
+            raise ConfigError("max_model_len", asked, f"{allowed}; --allow-long-max-model-len lifts that")
     return asked or trained
 
 

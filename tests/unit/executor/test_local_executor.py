@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo.config import EngineConfig
@@ -12,7 +13,9 @@ from octavo.core.step import RowSetup, StepPlan
 from octavo.errors import ConfigError, ModelFileError
 from octavo.executor import local
 from octavo.executor.local import LocalExecutor
+from octavo.executor.sizing import length_limit
 from octavo.messages import SamplingParams
+from octavo.models.families import decoder_spec
 from octavo.weights.sources import resolve
 from support.paths import TINYSTORIES
 from support.tiny_models import TinyLlama, write_tiny_llama
@@ -181,6 +184,28 @@ def test_a_setting_that_does_not_fit_is_named(settings: dict[str, Any], field: s
     with pytest.raises(ConfigError, match=said) as error:
         load(**settings)
     assert error.value.field == field
+
+
+def test_more_than_the_trained_context_is_served_if_asked_for() -> None:
+    with pytest.raises(ConfigError, match="trained context of 256 tokens; --allow-long-max-model-len lifts that"):
+        load(max_model_len=1024, num_blocks=200, block_size=8)
+    executor = load(max_model_len=1024, num_blocks=200, block_size=8, allow_long_max_model_len=True)
+    try:
+        assert executor.info.max_model_len == 1024
+        growth = [(0, 0, column, 1 + column) for column in range(126)]
+        tokens = [3 + i % 50 for i in range(1001)]
+        setup = RowSetup(0, tokens, 1001, 1000, SamplingParams(temperature=0), 0, 0)
+        late = executor.submit(StepPlan(1, [0], [1], [0], [setup], growth, [])).result()
+        assert len(late.token_ids) == 1 and late.token_ids[0] >= 0
+    finally:
+        executor.close()
+
+
+def test_learned_positions_have_an_end() -> None:
+    config = EngineConfig.of(max_model_len=300, allow_long_max_model_len=True)
+    spec = msgspec.structs.replace(decoder_spec(TinyLlama().config()), position_offset=2)
+    with pytest.raises(ConfigError, match="256 tokens: there are no embeddings of later positions"):
+        length_limit(config, spec)
 
 
 def test_a_failed_load_leaves_no_threads(tmp_path: Path) -> None:
