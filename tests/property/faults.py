@@ -322,6 +322,21 @@ def window_not_asked_for(patch: MonkeyPatch) -> None:
 
 
 @fault
+def window_asked_of_one_group(patch: MonkeyPatch) -> None:
+    """Of several groups with one window, a hit asks only the first for the columns that it reads."""
+    missing = PrefixIndex._missing_column
+
+    def ask_one(index: PrefixIndex, contents: Any, num_tail: int) -> int | None:
+        windows = index._windows
+        index._windows = tuple((window, groups[:1]) for window, groups in windows)
+        found = missing(index, contents, num_tail)
+        index._windows = windows
+        return found
+
+    patch.setattr(PrefixIndex, "_missing_column", ask_one)
+
+
+@fault
 def hit_not_in_the_table(patch: MonkeyPatch) -> None:
     """The worker is not told of the blocks that were hit."""
     take = KVCacheManager._take
