@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "weights": VALUES | {"_native", "backends.protocol"},  # GroupedWeight
     "models": VALUES | {"backends", "weights"},
     "worker": VALUES | {"models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
-    "executor": VALUES | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec"},
+    "executor": VALUES
+    | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec", "core.kv_groups"},
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
     "measure": VALUES  # times kernels and the worker
