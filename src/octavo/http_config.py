@@ -74,6 +74,9 @@ class HTTPConfig:
         choices=REASONING_PARSERS,
         section=_ANSWERS,
     )
+    default_chat_template_kwargs: str = setting(
+        "{}", "JSON object of chat_template_kwargs for requests that leave them out", section=_ANSWERS
+    )
 
     generation_config: str = setting(
         "auto",

@@ -81,6 +81,7 @@ def test_what_cannot_be_served_is_told_before_a_model_is_loaded(tmp_path: Path) 
         (["--uds", str(tmp_path / "file")], "uds = "),
         (["--port", port], f"port = {port}: must be free to listen on"),
         (["--generation-config", missing], "generation_config"),
+        (["--default-chat-template-kwargs", '{"tools": 1}'], "default_chat_template_kwargs = "),
     ):
         done = octavo("serve", MODEL, *(["--port", "0"] if "--port" not in flags else []), *flags)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and line in done.stderr, done.stderr

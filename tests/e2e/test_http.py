@@ -257,3 +257,23 @@ def test_nothing_of_a_request_is_logged(start_server: Any) -> None:
 
 def test_defaults_listen_on_this_machine_only() -> None:
     assert HTTPConfig().host == "127.0.0.1"
+
+
+def test_load_is_that_of_the_moment(server: ServerProcess) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "n": 8}
+    with server.open_stream("/v1/completions", body) as reply:
+        reply.readline()
+        load = server.get("/load").body
+    assert load["server_load"] == 1 and load["num_running"] + load["num_waiting"] == 8
+    server.wait_metric("octavo:kv_blocks", 0, 5.0, state="held")
+    assert server.get("/load").body == {"server_load": 0, "num_running": 0, "num_waiting": 0}
+
+
+def test_other_protocols(server: ServerProcess) -> None:
+    """A WebSocket is refused in our own words; who would rather speak HTTP/2 is answered in HTTP/1.1."""
+    ask = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n"
+    refused = server.raw(ask % b"websocket")
+    assert refused.startswith(b"HTTP/1.1 400 ") and b'"code":"websocket_unsupported"' in refused
+    assert server.raw(ask % b"h2c", timeout_s=1).startswith(b"HTTP/1.1 200 ")
+    log = server.log.read_text()
+    assert "uvicorn[standard]" not in log and "Unsupported upgrade" not in log

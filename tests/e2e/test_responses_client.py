@@ -169,6 +169,38 @@ def test_a_conversation_goes_on(client: OpenAI, server: ServerProcess) -> None:
     assert client.responses.create(input="x", previous_response_id=third.id, max_output_tokens=1, **GREEDY).output
 
 
+def test_what_a_response_went_on_from(client: OpenAI, server: ServerProcess) -> None:
+    first = client.responses.create(input="Hello", max_output_tokens=4, **GREEDY)
+    more: Any = [{"role": "user", "content": [{"type": "input_text", "text": "More"}]}]
+    second = client.responses.create(input=more, previous_response_id=first.id, max_output_tokens=4, **GREEDY)
+    listed = list(client.responses.input_items.list(second.id, order="asc", limit=2))  # in two pages
+    assert [(item.type, item.role) for item in listed] == [  # type: ignore[union-attr]
+        ("message", "user"),
+        ("message", "assistant"),
+        ("message", "user"),
+    ]
+    texts = [item.content[0].text for item in listed]  # type: ignore[union-attr]
+    assert texts == ["Hello", first.output_text, "More"]
+    assert len({item.id for item in listed}) == 3 and listed[1].id == first.output[0].id
+    newest = client.responses.input_items.list(second.id, limit=1)
+    assert [item.id for item in newest.data] == [listed[2].id] and newest.has_more
+    path = f"/v1/responses/{second.id}/input_items"
+    for query, param in (("limit=0", "limit"), ("order=x", "order"), ("after=x", "after")):
+        reply = server.get(f"{path}?{query}")
+        assert reply.status == 400 and reply.error["param"] == param
+    assert server.get("/v1/responses/resp_x/input_items").status == 404
+
+
+def test_input_is_counted_as_it_would_be_used(client: OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "input": "Hello", "instructions": "Be brief"}
+    counted = client.responses.input_tokens.count(**fields)
+    used = client.responses.create(**fields, max_output_tokens=1)
+    assert used.usage is not None and counted.input_tokens == used.usage.input_tokens
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.input_tokens.count(model="tiny", input=[])
+    assert caught.value.param == "input"
+
+
 def test_what_is_not_to_be_kept_is_not(client: OpenAI) -> None:
     response = client.responses.create(input=STORY, max_output_tokens=2, store=False, **GREEDY)
     with pytest.raises(openai.NotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -184,3 +185,14 @@ def test_the_description_is_served(server: ServerProcess, client: OpenAI) -> Non
     document = server.get("/openapi.json").body
     assert document["openapi"] == "3.1.0"
     assert "/v1/chat/completions" in document["paths"]
+
+
+def test_templates_get_what_the_server_gives_where_requests_say_nothing(start_server: Any, tmp_path: Path) -> None:
+    template = tmp_path / "kwargs.jinja"
+    template.write_text("{{ messages[-1].content }}{% if enable_thinking %} yes{% else %} no{% endif %}")
+    flags = ("--default-chat-template-kwargs", '{"enable_thinking": true}', "--chat-template", str(template))
+    server = start_server("--num-blocks", "40", *flags)
+    for kwargs, text in ((None, "Hi yes"), ({"enable_thinking": False}, "Hi no"), ({"thinking": False}, "Hi yes")):
+        body = {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": kwargs}
+        ids = server.post("/tokenize", body).body["tokens"]
+        assert server.post("/detokenize", {"tokens": ids}).body["prompt"] == text

@@ -37,6 +37,8 @@ def test_a_shell_line_names_what_exists(line: str, capsys: pytest.CaptureFixture
             cli.main([*words[1:], "--help"])
         assert exit_.value.code == 0
         assert "usage: octavo" in capsys.readouterr().out
+    elif words[0] == "pip":
+        assert words[1:] == ["install", "."] and (ROOT / "pyproject.toml").exists()
     else:
         assert words[0] == "curl", f"teach this test about {words[0]}"
 

@@ -7,13 +7,14 @@ change neither is accepted with a line that says why it does nothing.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from octavo.cli.parser import integer
-from octavo.config import CacheConfig, SchedulerConfig
+from octavo.config import CacheConfig, HTTPConfig, SchedulerConfig
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class OldFlag:
         why: One line for the user.
         only: The values that are accepted; None accepts every one. A switch has the values "true" and "false".
         dest, convert: The setting it stands for here, where there is one, and how its value is to be read.
+        settings: Reads a value that stands for several settings, by `dest`; raises ValueError saying what cannot be.
     """
 
     name: str
@@ -34,6 +36,7 @@ class OldFlag:
     only: tuple[str, ...] | None = None
     dest: str = ""
     convert: Callable[[str], Any] | None = None
+    settings: Callable[[str], dict[str, Any]] | None = None
     short: str = ""
 
 
@@ -41,6 +44,30 @@ def _gibibytes(text: str) -> int:
     return round(float(text) * (1 << 30))
 
 
+def _structured_outputs(text: str) -> dict[str, Any]:
+    """vLLM's settings of structured outputs: those that choose among its libraries or ways to write the same values
+    have no effect."""
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, dict):
+        raise ValueError("must be a JSON object")
+    found = {}
+    for name, value in parts.items():
+        if name == "reasoning_parser":
+            found[f"{HTTPConfig.__name__}.reasoning_parser"] = value or "none"
+        elif name in ("disable_additional_properties", "enable_in_reasoning") and value:
+            raise ValueError(f"{name} is not supported")
+        elif name not in _NO_EFFECT:
+            raise ValueError(f"there is no {name[:40]!r}; there are reasoning_parser and {', '.join(_NO_EFFECT)}")
+    return found
+
+
+_NO_EFFECT = (
+    *("backend", "disable_fallback", "disable_any_whitespace", "disable_additional_properties"),
+    *("enable_in_reasoning", "reasoning_parser_plugin"),
+)
 _ONE_PROCESS = "one process computes; there is nothing to spread"
 _NO_ADAPTERS = "there are no adapters yet"
 _TEXT_ONLY = "there are no images or sounds yet"
@@ -125,6 +152,11 @@ OLD_FLAGS: tuple[OldFlag, ...] = (
     OldFlag("disable-frontend-multiprocessing", "--engine-host says where the engine runs", is_switch=True),
     OldFlag("prefix-caching-hash-algo", "blocks are always keyed by BLAKE2b with a secret"),
     OldFlag("guided-decoding-backend", "there is one grammar library"),
+    OldFlag(
+        "structured-outputs-config",
+        "there is one grammar library; its reasoning_parser is --reasoning-parser here",
+        settings=_structured_outputs,
+    ),
     OldFlag("attention-backend", "kernels follow the CPU; --isa forces a path"),
     OldFlag("max-loras", _NO_ADAPTERS),
     OldFlag("max-lora-rank", _NO_ADAPTERS),
@@ -165,6 +197,12 @@ class _OldFlagAction(argparse.Action):
         shown = given if self._flag.is_switch else f"{given} {value[:40]}"
         if self._flag.only is not None and value not in self._flag.only:
             parser.error(f"{shown} is not supported: {self._flag.why}")
+        if self._flag.settings is not None:
+            try:
+                for dest, setting in self._flag.settings(value).items():
+                    setattr(namespace, dest, setting)
+            except ValueError as error:
+                parser.error(f"argument {given}: {error}")
         if self._flag.convert is not None:
             try:
                 setattr(namespace, self._flag.dest, self._flag.convert(value))

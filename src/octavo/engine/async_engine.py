@@ -24,6 +24,7 @@ from octavo.engine.questions import (
     GetKVBlocks,
     GetKVStats,
     GetPublished,
+    GetStats,
     Question,
     ResetPrefixCache,
     Withdraw,
@@ -253,6 +254,10 @@ class AsyncEngine:
     async def stats(self) -> EngineStats:
         """The engine's state as last reported, at most some tens of milliseconds ago."""
         return self._host.stats()
+
+    async def stats_now(self) -> EngineStats:
+        """The engine's state between two steps from now."""
+        return await self._ask(GetStats())
 
     async def audit(self, repair: bool = False) -> list[str]:
         """Broken invariants of the block memory, one sentence each. With `repair` they are mended too."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from octavo.errors import RequestError
-from octavo.messages import KVBlock, KVStats, PublishedPrefix
+from octavo.messages import EngineStats, KVBlock, KVStats, PublishedPrefix
 
 if TYPE_CHECKING:
     from octavo.core.engine_core import EngineCore
@@ -40,6 +40,15 @@ class Audit(Question[list[str]], frozen=True, array_like=True, tag="audit"):
 
     def put_to(self, core: EngineCore) -> list[str]:
         return core.audit(repair=self.repair)
+
+
+class GetStats(Question[EngineStats], frozen=True, array_like=True, tag="stats"):
+    """What the engine does at this moment."""
+
+    answer_type = EngineStats
+
+    def put_to(self, core: EngineCore) -> EngineStats:
+        return core.stats()
 
 
 class GetKVStats(Question[KVStats], frozen=True, array_like=True, tag="kv_stats"):
@@ -94,7 +103,7 @@ class GetPublished(Question[list[PublishedPrefix]], frozen=True, array_like=True
         return core.published()
 
 
-AnyQuestion = Audit | GetKVStats | GetKVBlocks | ResetPrefixCache | Withdraw | GetPublished
+AnyQuestion = Audit | GetStats | GetKVStats | GetKVBlocks | ResetPrefixCache | Withdraw | GetPublished
 
 
 def check_page(first: int, count: int) -> None:

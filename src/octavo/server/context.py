@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo import __version__
 from octavo.config import HTTPConfig
@@ -41,6 +41,8 @@ class ServerContext:
     """How the model writes reasoning and tool calls."""
     defaults: SamplingDefaults = NO_DEFAULTS
     """For what requests leave out."""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """For chat templates, where requests leave them out."""
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     _reported: set[str] = field(default_factory=set)
 

@@ -24,6 +24,9 @@ HALF_OPEN_LOOK_S = 0.1
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOT_HTTP = ErrorReply(status=400, message="the request is not valid HTTP", code="invalid_http")
+_NO_WEBSOCKETS = ErrorReply(
+    status=400, message="there are no WebSockets here; streams are server-sent events", code="websocket_unsupported"
+)
 
 
 class _RefusedError(Exception):
@@ -107,6 +110,8 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if num_bytes > self.limits.max_header_bytes:  # which came in one piece
             raise _RefusedError(self._headers_too_large())
+        if self._get_upgrade() == b"websocket":
+            raise _RefusedError(_NO_WEBSOCKETS)
         self._expect(self.limits.read_timeout * BODY_SHARE)
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:  # not one that is refused
@@ -131,6 +136,9 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         cause = getattr(sys.exception(), "__context__", None)
         self._give_up(cause.reply if isinstance(cause, _RefusedError) else _NOT_HTTP)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: who asks for another protocol is answered in this one, as HTTP has it."""
 
     def _headers_too_large(self) -> ErrorReply:
         limit = self.limits.max_header_bytes

@@ -173,6 +173,10 @@ def _check_files(http: HTTPConfig) -> None:
 
     check_certificate(http)
     _check_sampling(http)
+    if http.default_chat_template_kwargs != HTTPConfig().default_chat_template_kwargs:
+        from octavo.server.template_defaults import template_defaults
+
+        template_defaults(http)
     if http.api_key_file is not None:
         from octavo.server.key_file import read_key_file
 

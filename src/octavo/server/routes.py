@@ -33,10 +33,11 @@ from octavo.server.openai.models import Models
 from octavo.server.openapi.route import OpenAPI
 from octavo.server.page_files import PAGE_FILES
 from octavo.server.parsing import answer_format
-from octavo.server.responses.routes import OneResponse, Responses
+from octavo.server.responses.routes import InputItems, InputTokensRoute, OneResponse, Responses
 from octavo.server.responses.store import ResponseStore
 from octavo.server.sampling_defaults import sampling_defaults
 from octavo.server.status import Health, Load, Metrics, Ping, Ready, Version
+from octavo.server.template_defaults import template_defaults
 from octavo.server.tokens import Detokenize, Tokenize
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def make_context(engine: AsyncEngine, http: HTTPConfig) -> ServerContext:
         created=int(time.time()),
         lifecycle=Lifecycle(http.request_timeout),
         defaults=defaults,
+        template_kwargs=template_defaults(http),
         answer_format=answer_format(http, engine.chat_template_source, engine.tokenizer),
     )
 
@@ -107,6 +109,8 @@ def _routes(
     page = ChatPage()
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generation.items()),
+        Route("/v1/responses/input_tokens", InputTokensRoute(context, responses), methods=["POST"]),
+        Route("/v1/responses/{response_id}/input_items", InputItems(responses), methods=["GET"]),
         Route("/v1/responses/{response_id}", OneResponse(responses), methods=["GET", "DELETE"]),
         Route("/v1/messages/count_tokens", CountTokens(context), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),

@@ -8,7 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from octavo import __version__
-from octavo.errors import EngineDeadError
+from octavo.errors import EngineDeadError, OverloadedError
 from octavo.server.context import ServerContext
 from octavo.server.gate import send_json
 from octavo.server.metrics import CONTENT_TYPE, render
@@ -81,13 +81,17 @@ class Ping:
 
 
 class Load:
-    """How much there is to do."""
+    """How much there is to do at the moment of asking; of an engine too busy to say, at its last report."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stats = await self._context.engine.stats()
+        engine = self._context.engine
+        try:
+            stats = await engine.stats_now()
+        except OverloadedError:
+            stats = await engine.stats()
         under_way = self._context.lifecycle.num_running
         reply = LoadReply(server_load=under_way, num_running=stats.num_running, num_waiting=stats.num_waiting)
         await send_json(send, 200, json_bytes(reply))

@@ -75,6 +75,15 @@ def test_what_means_nothing_here_is_accepted_with_one_line(
         (["--enable-lora"], "--enable-lora is not supported: there are no adapters yet"),
         (["--middleware", "a.b"], "--middleware a.b is not supported: no code is loaded into the server"),
         (["--kv-transfer-config", "{}"], "--kv-transfer-config {} is not supported"),
+        (
+            ["--structured-outputs-config", '{"backend": "x", "enable_in_reasoning": true}'],
+            "enable_in_reasoning is not",
+        ),
+        (["--structured-outputs-config", "[]"], "argument --structured-outputs-config: must be a JSON object"),
+        (
+            ["--structured-outputs-config", '{"speed": 1}'],
+            "there is no 'speed'; there are reasoning_parser and",
+        ),
         (["--swap-space", "much"], "argument --swap-space: 'much' must be a number"),
     ],
 )
@@ -91,6 +100,8 @@ def test_other_names_reach_their_settings() -> None:
     assert read_group(CacheConfig, args, {}).swap_space_bytes == 1 << 29
     assert read_group(SchedulerConfig, args, {}) == SchedulerConfig(depth=2, max_num_seqs=3)
     assert read_group(ModelConfig, args, {}).quantization == "int8"
+    args = parse("--structured-outputs-config", '{"backend": "xgrammar", "reasoning_parser": "qwen3"}')
+    assert read_group(HTTPConfig, args, {}).reasoning_parser == "qwen3"
     for word in ("auto", "-1"):
         assert read_group(ModelConfig, parse(f"--max-model-len={word}"), {}).max_model_len is None
 

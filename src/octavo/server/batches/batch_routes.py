@@ -10,13 +10,13 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.errors import RequestError
 from octavo.server.batches.files import MAX_LIFE_S, MIN_LIFE_S, no_such_file
-from octavo.server.batches.pages import Page, page_of
 from octavo.server.batches.records import WINDOW, Batch
 from octavo.server.batches.service import Batching
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
 from octavo.server.metadata import check_metadata
 from octavo.server.openai.protocol import convert
+from octavo.server.pages import Page, page_of
 from octavo.server.sse import json_bytes
 from octavo.server.tokens import unknown_fields
 

@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 from octavo.errors import RequestError
 from octavo.server.batches.files import DeletedFile, FileObject, check_purpose, life_of
 from octavo.server.batches.multipart import MultipartParser, Part
-from octavo.server.batches.pages import Page, page_of
 from octavo.server.batches.service import Batching
 from octavo.server.body import read_pieces
 from octavo.server.gate import send_json
+from octavo.server.pages import Page, page_of
 from octavo.server.query import query_choice, query_text
 from octavo.server.sse import json_bytes
 

@@ -104,9 +104,9 @@ def asked_limit(request: ChatRequest) -> int | None:
 
 async def render(context: ServerContext, request: ChatRequest, tools: ToolUse | None = None) -> list[int]:
     """The conversation as token ids, through the model's chat template."""
-    kwargs = dict(request.chat_template_kwargs or {})
-    if request.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+    kwargs = {**context.template_kwargs, **(request.chat_template_kwargs or {})}
+    if request.reasoning_effort is not None and "reasoning_effort" not in (request.chat_template_kwargs or {}):
+        kwargs["reasoning_effort"] = request.reasoning_effort
     continued = bool(request.continue_final_message)
     return await render_messages(
         context,

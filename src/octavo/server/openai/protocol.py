@@ -167,7 +167,7 @@ def parse_chat(body: dict[str, Any], http: HTTPConfig) -> tuple[ChatRequest, lis
     _check_limit(request)
     if request.continue_final_message and request.add_generation_prompt:
         raise RequestError("add_generation_prompt", True, "false or left out with continue_final_message")
-    _check_template_kwargs(request.chat_template_kwargs or {})
+    check_template_kwargs(request.chat_template_kwargs or {})
     return request, unknown
 
 
@@ -275,7 +275,8 @@ def _check_limit(request: ChatRequest) -> None:
             raise RequestError(name, value, "an integer from 1 to 2147483647")
 
 
-def _check_template_kwargs(kwargs: dict[str, Any]) -> None:
+def check_template_kwargs(kwargs: dict[str, Any]) -> None:
+    """Raises RequestError, naming what a template is not given."""
     for name, value in kwargs.items():
         where = f"chat_template_kwargs.{name[:64]}"
         if name not in TEMPLATE_KWARGS:

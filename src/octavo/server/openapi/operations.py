@@ -16,7 +16,7 @@ from octavo.server.batches.records import Batch
 from octavo.server.kv import AuditRequest, PublishRequest, ResetRequest
 from octavo.server.openai.protocol import ChatRequest, CompletionRequest
 from octavo.server.openapi import replies
-from octavo.server.responses.protocol import DeletedResponse, Response, ResponsesRequest
+from octavo.server.responses.protocol import DeletedResponse, InputTokens, ItemPage, Response, ResponsesRequest
 from octavo.server.responses.protocol import Event as ResponseEvent
 from octavo.server.status import LoadReply, StatusReply, VersionReply
 from octavo.server.tokens import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
@@ -56,6 +56,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         request=ResponsesRequest,
         reply=Response,
         event=ResponseEvent,
+    ),
+    ("POST", "/v1/responses/input_tokens"): Operation(
+        summary="Count the tokens of a conversation", request=ResponsesRequest, reply=InputTokens
+    ),
+    ("GET", "/v1/responses/{response_id}/input_items"): Operation(
+        summary="What a response went on from",
+        reply=ItemPage,
+        query=(("order", Literal["desc", "asc"]), ("limit", int), ("after", str)),
     ),
     ("GET", "/v1/responses/{response_id}"): Operation(summary="A response that was kept", reply=Response),
     ("DELETE", "/v1/responses/{response_id}"): Operation(summary="Forget a response", reply=DeletedResponse),

@@ -31,6 +31,24 @@ def as_items(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return given
 
 
+_ID_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def told_items(items: list[dict[str, Any]], response_id: str) -> list[dict[str, Any]]:
+    """Items as they are told to clients: each with a type, an id, and texts as parts. Those of one response always have
+    the same ids."""
+    return [_told(item, f"{response_id.removeprefix('resp_')}_{i}") for i, item in enumerate(items)]
+
+
+def _told(item: dict[str, Any], number: str) -> dict[str, Any]:
+    kind = item.get("type") or "message"
+    told = {"type": kind, "id": f"{_ID_PREFIXES.get(kind, 'item')}_{number}", "status": "completed", **item}
+    if kind == "message" and isinstance(item.get("content"), str):
+        part = {"type": "output_text", "annotations": []} if item["role"] == "assistant" else {"type": "input_text"}
+        told["content"] = [{**part, "text": item["content"]}]
+    return told
+
+
 class Conversation:
     """Messages, made item by item. What the assistant thinks, says and calls in a row is one message.
 

@@ -224,6 +224,21 @@ class DeletedResponse(msgspec.Struct, kw_only=True):
     deleted: bool = True
 
 
+class InputTokens(msgspec.Struct, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class ItemPage(msgspec.Struct, kw_only=True):
+    """A part of a conversation, item by item."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     """An event of a stream, by its type."""
 

@@ -1,8 +1,9 @@
-"""POST /v1/responses, and GET and DELETE /v1/responses/{response_id}."""
+"""POST /v1/responses and its input_tokens; GET and DELETE /v1/responses/{response_id}, and GET its input_items."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -12,11 +13,14 @@ from octavo.server.context import ServerContext
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
 from octavo.server.keep_alive import frames_to
-from octavo.server.openai.chat import open_chat
+from octavo.server.openai.chat import open_chat, render
 from octavo.server.openai.errors import UnsupportedFieldError
 from octavo.server.openai.protocol import ChatRequest, convert, parse_chat
-from octavo.server.responses.items import Conversation, as_items
-from octavo.server.responses.protocol import DeletedResponse, Response, ResponsesRequest
+from octavo.server.openai.tools import tool_use
+from octavo.server.pages import page_of
+from octavo.server.query import query_choice
+from octavo.server.responses.items import Conversation, as_items, told_items
+from octavo.server.responses.protocol import DeletedResponse, InputTokens, ItemPage, Response, ResponsesRequest
 from octavo.server.responses.reply import ResponseWriter
 from octavo.server.responses.store import ResponseStore
 from octavo.server.responses.translate import chat_body, check_request, namer
@@ -79,6 +83,32 @@ class Responses(Endpoint[_Asked]):
             await send_events(send, frames_to(context, scope, writer.frames), context.lifecycle, writer.closing)
         else:
             await send_json(send, 200, json_bytes(await writer.whole()))
+
+
+class InputTokensRoute(Responses):
+    """POST /v1/responses/input_tokens: what the prompt of such a request would have."""
+
+    async def answer(self, request: _Asked, scope: Scope, send: Send, arrival_s: float) -> None:
+        context = self.context
+        context.check_model(request.chat.model)
+        with renamed(namer(request.conversation)):
+            token_ids = await render(context, request.chat, tool_use(context, request.chat))
+        await send_json(send, 200, json_bytes(InputTokens(input_tokens=len(token_ids))))
+
+
+class InputItems:
+    """GET /v1/responses/{response_id}/input_items: what the response went on from."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response_id = scope["path_params"]["response_id"]
+        items = told_items(self._store.input_items(current_tenant(), response_id), response_id)
+        if query_choice(scope, "order", ("desc", "asc")) == "desc":
+            items.reverse()
+        page = page_of(scope, items, ItemPage, 20, 100, id_of=itemgetter("id"))
+        await send_json(send, 200, json_bytes(page))
 
 
 class OneResponse:

@@ -26,6 +26,10 @@ class StoredResponse(msgspec.Struct):
         return len(self.response) + len(self.items)
 
 
+class _Output(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
 class ResponseStore:
     """The latest responses of all tenants. Those that nobody asked for longest make room.
 
@@ -72,6 +76,17 @@ class ResponseStore:
             raise _no_such_response("previous_response_id") from None
         items: list[dict[str, Any]] = msgspec.json.decode(stored.items)
         return items
+
+    def input_items(self, tenant: str, response_id: str) -> list[dict[str, Any]]:
+        """The conversation up to a response, without it.
+
+        Raises:
+            HTTPProblem: 404 if there is none.
+        """
+        stored = self.get(tenant, response_id)
+        num_output = len(msgspec.json.decode(stored.response, type=_Output).output)
+        items: list[dict[str, Any]] = msgspec.json.decode(stored.items)
+        return items[: len(items) - num_output]
 
     def delete(self, tenant: str, response_id: str) -> None:
         """Forget a response.
