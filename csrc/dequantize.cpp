@@ -150,6 +150,83 @@ void quantize(const Rows& rows, int bits, const Codes& codes, const GroupValues&
               [&](int64_t begin, int64_t end) { quantize_groups(args, begin, end); });
 }
 
+// How small integers lie in 32-bit words. Place p of a word is its bits [p * bits, (p + 1) * bits).
+enum class Packing {
+    kRows,     // words [n, k / places]: the places of a word are columns of a row
+    kColumns,  // words [k / places, n]: the same, but the words are transposed
+    kAwq,      // words [k, n / 8]: the places of a word are rows, in the order of kAwqRows
+};
+constexpr int kAwqRows[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+
+Packing packing_of(const std::string& name) {
+    if (name == "rows") return Packing::kRows;
+    if (name == "columns") return Packing::kColumns;
+    if (name == "awq") return Packing::kAwq;
+    throw std::invalid_argument("packing: must be rows, columns or awq");
+}
+
+struct UnpackArgs {
+    const uint32_t* words;
+    int64_t words_per_row;
+    int bits;
+    int64_t k;
+    uint8_t* codes;  // [n, k]
+};
+
+// Places of one word to neighbouring codes, those past the end of the row not.
+inline void put_places(const UnpackArgs& a, uint32_t word, uint8_t* row, int64_t column) {
+    const int places = 32 / a.bits;
+    const uint32_t mask = (1u << a.bits) - 1;
+    if (column + places <= a.k) {
+        for (int p = 0; p < places; ++p) row[column + p] = uint8_t(word >> (p * a.bits) & mask);
+        return;
+    }
+    for (int p = 0; column + p < a.k; ++p) row[column + p] = uint8_t(word >> (p * a.bits) & mask);
+}
+
+// Rows [begin, end) of the codes. With kAwq both are multiples of 8.
+void unpack_rows(const UnpackArgs& a, Packing packing, int64_t begin, int64_t end) {
+    const int places = 32 / a.bits;
+    if (packing == Packing::kRows) {
+        for (int64_t n = begin; n < end; ++n)
+            for (int64_t w = 0; w < a.words_per_row; ++w)
+                put_places(a, a.words[n * a.words_per_row + w], a.codes + n * a.k, w * places);
+    } else if (packing == Packing::kColumns) {
+        for (int64_t k = 0; k < a.k; k += places)
+            for (int64_t n = begin; n < end; ++n)
+                put_places(a, a.words[k / places * a.words_per_row + n], a.codes + n * a.k, k);
+    } else {
+        constexpr int64_t kTile = 64;  // columns of the codes, so that the words of a tile stay in the cache
+        for (int64_t first = 0; first < a.k; first += kTile)
+            for (int64_t n = begin; n < end; ++n) {
+                const int shift = int(std::find(kAwqRows, kAwqRows + 8, n % 8) - kAwqRows) * 4;
+                const uint32_t* word = a.words + n / 8;
+                for (int64_t k = first; k < std::min(first + kTile, a.k); ++k)
+                    a.codes[n * a.k + k] = uint8_t(word[k * a.words_per_row] >> shift & 15);
+            }
+    }
+}
+
+using Words = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void unpack_codes(const Words& words, const std::string& packing, int bits, const Codes& codes, int num_threads) {
+    const Packing as = packing_of(packing);
+    check_threads(num_threads);
+    if (bits != 8 && bits != 4) throw std::invalid_argument("bits: must be 4 or 8");
+    if (as == Packing::kAwq && bits != 4) throw std::invalid_argument("bits: must be 4 with awq");
+    const size_t n = codes.shape(0), k = codes.shape(1), places = size_t(32 / bits);
+    const auto fits = [&](size_t rows, size_t columns) { return words.shape(0) == rows && words.shape(1) == columns; };
+    const size_t packed = (k + places - 1) / places;
+    const bool right = as == Packing::kRows      ? fits(n, packed)
+                       : as == Packing::kColumns ? fits(packed, n)
+                                                 : n % 8 == 0 && fits(k, n / 8);
+    if (!right) throw std::invalid_argument("words: do not have the shape that the codes need");
+    const UnpackArgs args{words.data(), int64_t(words.shape(1)), bits, int64_t(k), codes.data()};
+    const int64_t chunk = as == Packing::kAwq ? 128 : 16;  // rows whose words are one cache line
+    nb::gil_scoped_release release;
+    in_chunks(int64_t(n), chunk, num_threads, [&](int64_t begin, int64_t end) { unpack_rows(args, as, begin, end); });
+}
+
 }  // namespace
 
 void bind_dequantize(nb::module_& m) {
@@ -169,6 +246,12 @@ void bind_dequantize(nb::module_& m) {
         "The integers of a type that `group_layout` knows: `codes` [n, k] uint8, `scales` and `minimums` (None where\n"
         "the type has none) float32 [n, k / group]. scale * (code - zero) + minimum, each step rounded to float32, is\n"
         "what `dequantize` gives. Raises ValueError when sizes or types do not agree.");
+    m.def("unpack_codes", &unpack_codes, nb::arg("words"), nb::arg("packing"), nb::arg("bits"),
+          nb::arg("codes").noconvert(), nb::arg("num_threads") = 1,
+          "Integers of 4 or 8 bits from the uint32 `words` into `codes` [n, k] uint8. `packing`: rows (words\n"
+          "[n, ceil(k / places)], the places of a word from the lowest bits up being columns), columns (the same\n"
+          "transposed), or awq (words [k, n / 8], the places being rows 0 2 4 6 1 3 5 7 of eight; 4 bits only).\n"
+          "Raises ValueError when shapes do not agree.");
     m.def("quantize", &quantize, nb::arg("rows"), nb::arg("bits"), nb::arg("codes").noconvert(),
           nb::arg("scales").noconvert(), nb::arg("minimums").noconvert().none(), nb::arg("num_threads") = 1,
           nb::arg("path") = "",

@@ -28,6 +28,6 @@ struct Dequantizer {
     void (*to_groups)(const uint8_t* in, int64_t begin, int64_t end, uint8_t* codes, float* scales, float* minimums);
 };
 
-constexpr int kNumDequantizers = 11;
+constexpr int kNumDequantizers = 29;
 
 }  // namespace octavo

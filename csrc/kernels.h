@@ -66,8 +66,8 @@ struct WeightFormat {
     // Whether there are kernels for it. Those in groups are what model files have: a zero or a minimum, not both.
     bool is_known() const {
         if (!in_groups()) return true;
-        if (minimum) return group == 32 && zero == 0;
-        return group == 32 ? half_scales : kind == Kind::kInt8 && !half_scales;
+        if (minimum && zero != 0) return false;
+        return group == 32 || (group == 16 && !half_scales && !(kind == Kind::kInt8 && minimum));
     }
     int64_t groups_of(int64_t k) const { return (k + group - 1) / group; }
 };

@@ -179,9 +179,11 @@ int64_t quantised_row_bytes(int64_t k, const WeightFormat& format) {
 void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* out) {
     const GroupLayout layout(format);
     auto* to = static_cast<uint8_t*>(out);
-    if (layout.group == 16) return quantise_groups<16, GroupLayout::kWide8>(x, k, layout, format.zero, to);
-    if (layout.bits == 8) return quantise_groups<32, GroupLayout::kWide8>(x, k, layout, format.zero, to);
-    quantise_groups<32, false>(x, k, layout, format.zero, to);
+    if (layout.bits == 8)
+        return layout.group == 16 ? quantise_groups<16, GroupLayout::kWide8>(x, k, layout, format.zero, to)
+                                  : quantise_groups<32, GroupLayout::kWide8>(x, k, layout, format.zero, to);
+    return layout.group == 16 ? quantise_groups<16, false>(x, k, layout, format.zero, to)
+                              : quantise_groups<32, false>(x, k, layout, format.zero, to);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -24,6 +24,9 @@ def read_groups(
     num_threads: int = 1,
     path: str = "",
 ) -> None: ...
+def unpack_codes(
+    words: npt.NDArray[np.uint32], packing: str, bits: int, codes: npt.NDArray[np.uint8], num_threads: int = 1
+) -> None: ...
 def quantize(
     rows: npt.NDArray[np.float32] | npt.NDArray[np.uint16],
     bits: int,

@@ -35,6 +35,10 @@ FORMATS = {
     "int8_minimum": Format(8, 32, 0, True, True),
     "int8_minimum_float": Format(8, 32, 0, True, False),
     "int8_g16": Format(8, 16, 32, False, False),
+    "int4_zero_float": Format(4, 32, 8, False, False),
+    "int8_zero_float": Format(8, 32, 128, False, False),
+    "int4_g16": Format(4, 16, 4, False, False),
+    "int4_g16_minimum": Format(4, 16, 0, True, False),
 }
 
 # (N, K): panels are 16 columns wide, groups 16 or 32 elements, records one group or two.

@@ -188,8 +188,9 @@ def test_no_rows_is_no_work(pools: list[Any]) -> None:
     "form",
     [
         _native.WeightFormat.groups(4, 16, zero=8, half_scales=True),
-        _native.WeightFormat.groups(4, 32, zero=8),
         _native.WeightFormat.groups(8, 32, zero=8, minimum=True),
+        _native.WeightFormat.groups(4, 16, zero=8, minimum=True),
+        _native.WeightFormat.groups(8, 16, minimum=True),
         _native.WeightFormat.groups(8, 16, zero=8, half_scales=True),
     ],
 )

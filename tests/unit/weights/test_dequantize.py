@@ -13,6 +13,7 @@ import pytest
 from octavo import _native
 from octavo.weights import ggml_types
 from octavo.weights.dequantize import dequantize
+from support.quantized import E4M3
 
 BLOCKS = [name for name in ggml_types.readable_names() if ggml_types.BY_NAME[name].block_size > 1]
 QUANTIZABLE = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
@@ -99,6 +100,28 @@ def test_rounding_of_float32() -> None:
     assert found[8] == 0
 
 
+@pytest.mark.parametrize(("name", "type_name"), [("f8_e4m3", "E4M3"), ("f8_e5m2", "E5M2")])
+def test_every_8_bit_float(name: str, type_name: str) -> None:
+    """By the definitions: E4M3 has one NaN of each sign and no infinity, E5M2 is the upper half of a float16."""
+    stored = np.arange(256, dtype=np.uint8)
+    wanted = E4M3.astype(np.float32) if type_name == "E4M3" else (stored.astype(np.uint16) << 8).view(np.float16)
+    for path in _native.supported_paths():
+        found = np.empty(256, np.float32)
+        _native.dequantize(stored, name, found, 1, path)
+        assert_same_bits(found, wanted.astype(np.float32))
+
+
+def test_float64_is_rounded_to_float32() -> None:
+    values = np.random.default_rng(4).normal(0, 1, 77) * 10.0 ** np.random.default_rng(5).integers(-50, 50, 77)
+    with np.errstate(over="ignore"):
+        wanted = values.astype(np.float32)
+    assert np.isinf(wanted).any() and (wanted == 0).any()
+    for path in _native.supported_paths():
+        found = np.empty(77, np.float32)
+        _native.dequantize(values.view(np.uint8), "f64", found, 2, path)
+        assert_same_bits(found, wanted)
+
+
 @pytest.mark.parametrize("num_elements", [0, 1, 31, 32, 33, 1000])
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 def test_plain_formats_of_any_length(name: str, num_elements: int) -> None:
@@ -129,6 +152,7 @@ def test_wrong_arguments_are_refused_and_nothing_is_written() -> None:
         ((data, "q4_1", out[:20]), ValueError),  # not whole blocks
         ((data, "q9_9", out[:32]), ValueError),
         ((data, "q2_k", out[:32]), ValueError),
+        ((data, "q8_k", out[:32]), ValueError),
         ((data, "q4_1", out[:32].astype(np.float64)), ValueError),
         ((data, "q4_1", out[:32], 0), ValueError),
         ((data, "q4_1", out[:32], 10**6), ValueError),

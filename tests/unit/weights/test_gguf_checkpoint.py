@@ -237,8 +237,10 @@ def test_wrong_tensors_are_refused(tmp_path: Path) -> None:
     ]:
         refused(lambda extra=extra: open_with(extra), "bad.gguf", word, kind=kind)
     refused(lambda: GGUFCheckpoint(file(drop="model.embed_tokens.weight")), "'token_embd.weight'", kind=ModelFileError)
-    checkpoint = open_with(("output.weight", [256, 1], 10, bytes(84)))
-    refused(lambda: checkpoint.read("lm_head.weight", "float32"), "is q2_k", "q4_k", kind=UnsupportedModelError)
+    checkpoint = open_with(("output.weight", [256, 1], 15, bytes(292)))
+    refused(
+        lambda: checkpoint.read("lm_head.weight", "float32"), "is q8_k", "q4_k", "iq1_s", kind=UnsupportedModelError
+    )
     refused(lambda: checkpoint.info("model.layers.9.mlp.up_proj.weight"), "not in the file", kind=ModelFileError)
 
 
