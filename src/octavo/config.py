@@ -43,7 +43,7 @@ class ModelConfig:
     )
     quantization: str = setting(
         "auto",
-        "matrices in memory: auto keeps what is stored quantised (GGUF), none expands it to the dtype, int8 and int4 "
+        "matrices in memory: auto keeps what is stored in small integers, none expands it to the dtype, int8 and int4 "
         "round everything stored in more bits (int4 leaves embedding and logits at 8)",
         choices=("auto", "none", "int8", "int4"),
         aliases=("-q",),

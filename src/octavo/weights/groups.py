@@ -70,16 +70,16 @@ def hollow_groups(type_name: str, shape: tuple[int, ...]) -> GroupedWeight | Non
     if layout is None:
         return None
     bits, group, zero, has_minimum, half_scales = layout
-    return _hollow(shape, bits, group, zero, has_minimum=has_minimum, half_scales=half_scales)
+    return hollow_groups_of(shape, bits, group, zero, has_minimum=has_minimum, half_scales=half_scales)
 
 
 def hollow_quantized(shape: tuple[int, ...], bits: int) -> GroupedWeight:
     """What `quantize` makes of a matrix `[N, K]`, but all zeros, which take no memory."""
     zero = 0 if bits == 4 else 128
-    return _hollow(shape, bits, QUANTIZE_GROUP, zero, has_minimum=bits == 4, half_scales=True)
+    return hollow_groups_of(shape, bits, QUANTIZE_GROUP, zero, has_minimum=bits == 4, half_scales=True)
 
 
-def _hollow(
+def hollow_groups_of(
     shape: tuple[int, ...], bits: int, group: int, zero: int, *, has_minimum: bool, half_scales: bool
 ) -> GroupedWeight:
     rows, columns = shape

@@ -19,9 +19,10 @@ from octavo.errors import ConfigError, ModelError, ModelFileError
 from octavo.weights import catalogue, model_cache
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
-from octavo.weights.huggingface import CONFIG, PICKLES, HFCheckpoint
+from octavo.weights.huggingface import CONFIG, HFCheckpoint
 from octavo.weights.model_cache import ShowProgress
 from octavo.weights.progress import progress_bar
+from octavo.weights.shards import OTHERS, PICKLES
 from octavo.weights.tokenizer_files import TOKENIZER_FILES
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:/([\w./ -]{1,200}\.gguf))?")
@@ -108,6 +109,8 @@ def _local(path: Path) -> ModelFiles:
         return ModelFiles(path=path, kind="gguf", name=path.stem)
     if suffix in PICKLES:
         raise ModelFileError(name, "file", "is a pickle, which can run code when it is opened: refused")
+    if suffix in OTHERS:
+        raise ModelFileError(name, "file", f"holds weights for {OTHERS[suffix]}, which are not read")
     if suffix == ".safetensors":
         raise ModelFileError(name, "file", f"weights alone are no model; give the folder that has {CONFIG} too")
     raise ModelFileError(name, "file", "is neither a .gguf file nor a Hugging Face folder")

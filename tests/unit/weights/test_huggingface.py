@@ -15,9 +15,13 @@ import pytest
 import safetensors.numpy
 import tiny_models as tiny
 from limits import refused
+from test_dequantize import rounded_to_bf16
 
+from octavo.backends.bfloat16 import to_float32
 from octavo.errors import ModelError, ModelFileError, UnsupportedModelError
+from octavo.weights import sources
 from octavo.weights.huggingface import HFCheckpoint
+from support import quantized
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -45,8 +49,45 @@ def test_narrow_dtypes(tmp_path: Path, dtype: str) -> None:
         np.testing.assert_array_equal(found, wide)
     else:
         assert np.abs((found.astype(np.uint32) << 16).view(np.float32) - wide).max() <= 65504 / 256
-    refused(lambda: checkpoint.read("ids", dtype), "'ids' is I64", "BF16, F16, F32", kind=UnsupportedModelError)
+    refused(
+        lambda: checkpoint.read("ids", dtype),
+        "'ids' is I64",
+        "BF16, F16, F32, F64, F8_E4M3, F8_E5M2",
+        kind=UnsupportedModelError,
+    )
     refused(lambda: checkpoint.read("nothing", dtype), "'nothing'", kind=ModelFileError)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_dtypes_that_numpy_lacks_or_has_wider(tmp_path: Path, dtype: str) -> None:
+    """As plain values, where no config tells of scales."""
+    every = np.arange(256, dtype=np.uint8)
+    stored = {
+        "e4m3": ("F8_E4M3", every),
+        "e5m2": ("F8_E5M2", every),
+        "double": ("F64", np.array([1 / 3, 1e300, -2.5])),
+        "brain": ("BF16", np.array([0x3F80, 0xC020], np.uint16)),
+        "byte": ("U8", every),
+        "signed": ("I8", every.view(np.int8)),
+    }
+    folder = tiny.hf_folder(tmp_path, num_hidden_layers=1)
+    quantized.save(folder / "model.safetensors", stored)
+    checkpoint = HFCheckpoint(folder)
+    with np.errstate(over="ignore"):
+        double = np.array([1 / 3, 1e300, -2.5]).astype(np.float32)
+    wanted = {
+        "e4m3": quantized.E4M3.astype(np.float32),
+        "e5m2": (every.astype(np.uint16) << 8).view(np.float16).astype(np.float32),
+        "double": double,
+        "brain": np.array([1, -2.5], np.float32),
+    }
+    for name, values in wanted.items():
+        found = checkpoint.read(name, dtype)
+        if dtype == "bfloat16":
+            found, values = to_float32(found), to_float32(rounded_to_bf16(values))
+        np.testing.assert_array_equal(found, values)
+    for name, kind in (("byte", "U8"), ("signed", "I8")):
+        refused(lambda name=name: checkpoint.read(name, dtype), f"{name!r} is {kind}", kind=UnsupportedModelError)
 
 
 def test_eos_tokens_of_both_configs_count(tmp_path: Path) -> None:
@@ -160,14 +201,28 @@ class _Marker:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
-def test_pickled_weights_are_refused_unopened(tmp_path: Path, name: str) -> None:
+PICKLED = [
+    "pytorch_model.bin",
+    "pytorch_model-00001-of-00002.bin",
+    "model.pt",
+    "consolidated.00.pth",
+    "last.ckpt",
+    "model.PKL",
+]
+FOREIGN = {"flax_model.msgpack": "Flax", "tf_model.h5": "TensorFlow", "model.onnx": "ONNX"}
+
+
+@pytest.mark.parametrize("name", [*PICKLED, *FOREIGN])
+def test_other_weights_are_refused_unopened(tmp_path: Path, name: str) -> None:
     folder = tiny.hf_folder(tmp_path / "m")
     (folder / "model.safetensors").unlink()
     marker = tmp_path / "marker"
     (folder / name).write_bytes(pickle.dumps(_Marker(marker)))
-    refused(lambda: HFCheckpoint(folder), name, "pickle", kind=ModelFileError)
-    tiny.hf_folder(folder)  # with safetensors beside it, the pickle is ignored
+    why = ["pickle", "can run code"] if name in PICKLED else [FOREIGN[name], "not read"]
+    error = refused(lambda: HFCheckpoint(folder), name, *why, "Needed is model.safetensors", kind=ModelFileError)
+    assert "\n" not in str(error)
+    refused(lambda: sources.resolve(str(folder / name)), name, why[0], kind=ModelFileError)
+    tiny.hf_folder(folder)  # with safetensors beside it, it is ignored
     HFCheckpoint(folder).close()
     assert not marker.exists()
 
@@ -210,9 +265,9 @@ CONFIGS: dict[str, tuple[str, type[ModelError], str]] = {
     "bos negative": (json.dumps(tiny.hf_config(bos_token_id=-1)), ModelFileError, "bos_token_id: is -1"),
     "eos nested": (json.dumps(tiny.hf_config(eos_token_id=[[2]])), ModelFileError, "eos_token_id"),
     "quantised": (
-        json.dumps(tiny.hf_config(quantization_config={"quant_method": "gptq"})),
+        json.dumps(tiny.hf_config(quantization_config={"quant_method": "hqq"})),
         UnsupportedModelError,
-        "'gptq'",
+        "'hqq'",
     ),
 }
 
