@@ -12,11 +12,12 @@ import tiny_models as tiny
 from test_dequantize import assert_same_bits, oracle
 
 from octavo import _native
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.grouped import expand
 from octavo.backends.protocol import GroupedWeight
 from octavo.weights import ggml_types
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
-from octavo.weights.groups import read_groups
+from octavo.weights.groups import hollow_groups, read_groups
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -108,6 +109,25 @@ def test_everything_that_the_gguf_package_expands_is_readable() -> None:
     for kind, (elements, num_bytes) in gguf.GGML_QUANT_SIZES.items():
         ours = ggml_types.BY_ID[kind.value]
         assert (ours.name, ours.block_size, ours.block_bytes) == (kind.name.lower(), elements, num_bytes)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_stored_goes_into_the_kernels_and_comes_back(name: str) -> None:
+    """Through the CPU back end's own layout, on every path; the size is known beforehand."""
+    kind = ggml_types.BY_NAME[name]
+    shape = (19, 2 * 256)
+    data = blocks(name, shape[0] * shape[1] // kind.block_size, seed=3)
+    for at in HALVES_AT[name]:
+        data[:, at : at + 2] = np.array([0.25], np.float16).view(np.uint8)
+    grouped, hollow = read_groups(data.reshape(-1), name, shape), hollow_groups(name, shape)
+    assert grouped is not None and hollow is not None
+    for isa in _native.supported_paths():
+        backend = CpuBackend("float32", num_threads=1, isa=isa)
+        weight = backend.matrix([grouped])
+        assert backend.num_bytes(weight) == backend.matrix_bytes([hollow])
+        out = np.empty(shape, np.float32)
+        _native.embedding(weight, np.arange(19, dtype=np.int32), out, _native.ThreadPool(1))
+        assert_same_bits(out, expand(grouped))
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
