@@ -36,8 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"worker", "models", "backends", "weights", "registry", "core.step", "core.kv_spec", "core.kv_groups"},
     "engine": VALUES | {"core", "weights", "registry"},
     "server": VALUES | {"engine", "core"},
-    "measure": VALUES  # times kernels and the worker
-    | {"worker", "models", "backends", "weights", "registry", "core.step", "_native"},
+    "measure": VALUES  # times kernels and the worker, and says how large a model is
+    | {"worker", "models", "backends", "weights", "registry", "core.step", "executor.sizing", "_native"},
     "sim": VALUES | {"core"},
     "traces": VALUES | {"sim"},
     "figures": VALUES | {"sim", "traces", "measure", "core"},  # probes read the core
@@ -63,7 +63,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "executor": {"msgspec"},
     "engine": {"msgspec", "tokenizers", "jinja2", "rich"},
     "server": {"msgspec", "starlette", "uvicorn", "uvloop", "httptools", "prometheus_client"},
-    "measure": {"numpy"},
+    "measure": {"numpy", "msgspec"},
     "sim": {"msgspec"},
     "traces": {"msgspec"},
     "figures": {"msgspec", "matplotlib"},

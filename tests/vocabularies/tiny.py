@@ -41,8 +41,8 @@ WORDS = ["<s>", "</s>", "<unk>", "<sep>", "<|endoftext|>", "<|im_end|>", "<|eot_
 
 
 def texts(name: str, seed: int, count: int) -> list[str]:
-    """Hard texts. For the unigram model without those that have two cuts of nearly one score, of which rounding chooses:
-    runs of one sign, and the sign for a space written out."""
+    """Hard texts. For the unigram model without those that have two cuts of nearly one score: runs of one sign, and the
+    sign for a space written out."""
     found = wild_texts(seed, count, WORDS)
     return [text for text in found if not re.search(r"([^\w\s])\1\1|▁", text)] if name == "unigram" else found
 

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("octavo.cli.bench", "measure: serve, offline, latency, step, kernels, fit, quality"),
     "simulate": ("octavo.cli.simulate", "serve a workload on a simulated system: the paper's, on its machines"),
     "plan": ("octavo.cli.plan", "say whether a model fits, what it sustains, with which settings and at what cost"),
+    "inspect": ("octavo.cli.inspect", "say what a checkpoint holds, what is unusual in it and the memory it needs"),
     "doctor": ("octavo.cli.doctor", "say what this machine offers and what Octavo would use"),
     "pull": ("octavo.cli.pull", "fetch a model into the cache"),
     "list": ("octavo.cli.list_models", "models that can be fetched and models that are here"),

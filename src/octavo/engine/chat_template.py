@@ -97,11 +97,11 @@ class ChatTemplate:
         if not self._knows_developers:
             messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
         if not self.knows_tools and (tools or any(m.get("tool_calls") for m in messages)):
-            messages = teach_tools(messages, tools, with_system=self._takes_system)
+            messages = teach_tools(messages, tools, with_system=self.takes_system)
         return messages
 
     @cached_property
-    def _takes_system(self) -> bool:
+    def takes_system(self) -> bool:
         """Whether the template takes a system message."""
         messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
         try:
