@@ -61,9 +61,9 @@ def _layers(layers: dict[str, Any]) -> list[Row]:
         ("layers", str(layers["count"])),
         ("heads", f"{layers['query_heads']} query, {layers['kv_heads']} KV{shared}; {layers['head_width']} wide"),
     ]
-    for group in layers["kv_groups"]:
-        sees = "everything" if group["window"] is None else f"the last {group['window']:,} tokens"
-        rows.append(("KV group", f"{count(group['layers'], 'layer')} that see {sees}"))
+    for kind in layers["windows"]:
+        sees = "all tokens" if kind["window"] is None else f"the last {kind['window']:,} tokens"
+        rows.append(("attention", f"{count(kind['layers'], 'layer')} over {sees}"))
     if len(layers["kinds"]) > 1 or _odd(layers["kinds"][0]):
         for kind in layers["kinds"]:
             rest = {
@@ -123,6 +123,9 @@ def _memory(memory: dict[str, Any]) -> list[Row]:
         ("KV of one context", f"{size(memory['kv_bytes_of_one_full_context'])} for {context:,} tokens"),
         ("together", size(memory["weights_bytes"] + memory["kv_bytes_of_one_full_context"])),
     ]
+    if len(memory["kv_groups"]) > 1:
+        groups = [f"{group['layers']} x {group['window'] or 'all'}" for group in memory["kv_groups"]]
+        rows.append(("KV groups", f"{', '.join(groups)} (layers x tokens kept)"))
     here = memory.get("here")
     if here is not None and here["fits"]:
         rows.append(("served here", f"{here['served_context']:,} tokens of context; KV memory: {here['kv_reason']}"))

@@ -159,8 +159,9 @@ def _layers(spec: DecoderSpec, config: JSONObject) -> Facts:
         "query_heads": spec.num_heads,
         "kv_heads": spec.num_kv_heads,
         "head_width": spec.head_dim,
-        "kv_groups": [
-            {"layers": spec.layer_groups.count(i), "window": window} for i, window in enumerate(spec.windows)
+        "windows": [
+            {"layers": sum(layer.window == window for layer in spec.layers), "window": window}
+            for window in spec.windows
         ],
         "kinds": _kinds(spec.layers, spec.head_dim),
         "rope": {"kind": rope.get("rope_type", rope.get("type", "default")), "theta": theta},
@@ -215,6 +216,7 @@ def _memory(config: EngineConfig, spec: DecoderSpec, backend: Backend, kv_dtype:
     return {
         "kv_dtype": kv_dtype,
         "block_size": shape.block_size,
+        "kv_groups": [{"layers": len(group.layers), "window": group.window} for group in sizes.kv_spec.groups],
         "kv_bytes_per_token": shape.bytes_per_block * shape.num_groups // shape.block_size,
         "served_context": sizes.max_model_len,
         "kv_bytes_of_one_full_context": blocks * shape.bytes_per_block,

@@ -41,7 +41,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
 def test_all_sections_of_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(TINYSTORIES, capsys, "--dtype", "float32")
     assert (found["model"]["family"], found["model"]["context"]) == ("LlamaForCausalLM", 256)
-    assert found["layers"]["kv_groups"] == [{"layers": 5, "window": None}]
+    assert found["layers"]["windows"] == [{"layers": 5, "window": None}]
     assert found["layers"]["rope"] == {"kind": "default", "theta": 10000.0}
     assert [(kind["format"], kind["tensors"]) for kind in found["weights"]["stored"]] == [("f32", 47)]
     assert found["tokenizer"]["ends_an_answer"] == ["</s> (2)"]
@@ -70,7 +70,7 @@ def test_a_window_makes_a_context_cheaper(tmp_path: Path, capsys: pytest.Capture
         tmp_path, max_position_embeddings=4096, architectures=["MistralForCausalLM"], sliding_window=64
     )
     found = report(config, capsys, *flags)
-    assert found["layers"]["kv_groups"] == [{"layers": 2, "window": 64}]
+    assert found["layers"]["windows"] == found["memory"]["kv_groups"] == [{"layers": 2, "window": 64}]
     assert found["memory"]["kv_bytes_per_token"] == full["kv_bytes_per_token"]
     assert found["memory"]["kv_bytes_of_one_full_context"] < full["kv_bytes_of_one_full_context"] / 10
 
