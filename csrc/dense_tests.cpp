@@ -12,6 +12,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "activation_names.h"
 #include "bindings.h"
 #include "kernels.h"
 #include "memory.h"
@@ -38,14 +39,18 @@ void require_shape(const Array& rows, size_t num_rows, size_t width, const char*
 }
 
 void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<float>& bias, const Rows& out,
-                 ThreadPool& pool, const std::vector<float>& norm, float eps, const std::optional<ConstRows>& up,
-                 bool add, bool gated) {
+                 ThreadPool& pool, const std::vector<float>& norm, float eps,
+                 const std::optional<std::vector<float>>& norm_bias, const std::optional<ConstRows>& up,
+                 const std::optional<std::string>& kind, bool add, bool gated) {
     require_shape(x, x.shape(0), size_t(weight.k), "x must be [M, k]");
     require(!gated || (weight.has_halves() && !add), "gated wants a weight in halves, and no sum");
     require_shape(out, x.shape(0), size_t(gated ? weight.n / 2 : weight.n), "out must be [M, n], gated half as wide");
     require(bias.empty() || int64_t(bias.size()) == weight.n, "bias must hold n values");
     require(norm.empty() || int64_t(norm.size()) == weight.k, "norm must hold k values");
+    require(!norm_bias || (!norm.empty() && (norm_bias->empty() || norm_bias->size() == norm.size())),
+            "norm_bias must hold k values, beside norm");
     require(norm.empty() || !up, "up does not go with a norm");
+    require(!kind || norm.empty() || gated, "kind goes with up, gated, or x alone");
     if (up) require_shape(*up, x.shape(0), size_t(weight.k), "up must have the shape of x");
     LinearArgs args{};
     args.x = x.data(), args.x_stride = x.stride(0);
@@ -53,11 +58,15 @@ void call_linear(const ConstRows& x, const Matrix& weight, const std::vector<flo
     args.n = weight.n, args.k = weight.k;
     args.bias = bias.empty() ? nullptr : bias.data();
     args.out = out.data(), args.out_stride = out.stride(0);
-    args.output = gated ? LinearArgs::Output::kSiluMul : add ? LinearArgs::Output::kAdd : LinearArgs::Output::kStore;
+    args.output = gated ? LinearArgs::Output::kGated : add ? LinearArgs::Output::kAdd : LinearArgs::Output::kStore;
     args.num_tokens = int(x.shape(0));
     args.scratch = thread_scratch(weight.kernels->linear_scratch_bytes(weight.k, args.num_tokens, weight.format));
+    if (kind && !gated) args.input = LinearArgs::Input::kActivation;
+    if (kind) args.activation = activation_called(*kind);
     if (!norm.empty()) args.input = LinearArgs::Input::kRmsNorm, args.norm = norm.data(), args.eps = eps;
-    if (up) args.input = LinearArgs::Input::kSiluMul, args.up = up->data(), args.up_stride = up->stride(0);
+    if (norm_bias)
+        args.input = LinearArgs::Input::kLayerNorm, args.norm_bias = norm_bias->empty() ? nullptr : norm_bias->data();
+    if (up) args.input = LinearArgs::Input::kGated, args.up = up->data(), args.up_stride = up->stride(0);
     nb::gil_scoped_release release;
     weight.kernels->linear(args, pool);
 }
@@ -73,7 +82,8 @@ void call_embedding(const Matrix& table, const Ints& token_ids,
     table.kernels->embedding(args, pool);
 }
 
-RowArgs row_args(const ConstRows& x, const Rows& out) {
+template <class X>
+RowArgs row_args(const X& x, const Rows& out) {
     require_shape(x, x.shape(0), x.shape(1), "rows of x must be contiguous");
     RowArgs args{};
     args.x = x.data(), args.x_stride = x.stride(0);
@@ -85,19 +95,57 @@ RowArgs row_args(const ConstRows& x, const Rows& out) {
 void call_rms_norm(const ConstRows& x, const Floats& weight, float eps, const Rows& out, ThreadPool& pool,
                    const std::string& isa) {
     require_shape(out, x.shape(0), x.shape(1), "out must have the shape of x");
-    require(weight.shape(0) == x.shape(1), "weight must be as wide as x");
+    require(weight.shape(0) > 0 && x.shape(1) % weight.shape(0) == 0, "x must be a multiple of the weight wide");
     RowArgs args = row_args(x, out);
-    args.weight = weight.data(), args.eps = eps;
+    args.weight = weight.data(), args.run = int(weight.shape(0)), args.eps = eps;
     kernels_for(isa).rms_norm(args, pool);
 }
 
+void call_layer_norm(const ConstRows& x, const Floats& weight, const std::optional<Floats>& bias, float eps,
+                     const Rows& out, ThreadPool& pool, const std::string& isa) {
+    require_shape(out, x.shape(0), x.shape(1), "out must have the shape of x");
+    require(weight.shape(0) == x.shape(1) && (!bias || bias->shape(0) == x.shape(1)),
+            "weight and bias must be as wide as x");
+    RowArgs args = row_args(x, out);
+    args.weight = weight.data(), args.bias = bias ? bias->data() : nullptr, args.eps = eps;
+    kernels_for(isa).layer_norm(args, pool);
+}
+
+void call_gated(const ConstRows& gate, const ConstRows& up, const Rows& out, ThreadPool& pool, const std::string& isa,
+                const std::string& kind) {
+    require_shape(out, gate.shape(0), gate.shape(1), "out must have the shape of gate");
+    require_shape(up, gate.shape(0), gate.shape(1), "up must have the shape of gate");
+    RowArgs args = row_args(gate, out);
+    args.y = up.data(), args.y_stride = up.stride(0), args.activation = activation_called(kind);
+    kernels_for(isa).gated(args, pool);
+}
+
+void call_activation(const Rows& x, const std::string& kind, ThreadPool& pool, const std::string& isa) {
+    RowArgs args = row_args(x, x);
+    args.activation = activation_called(kind);
+    kernels_for(isa).activation(args, pool);
+}
+
 template <void (*Kernels::*Op)(const RowArgs&, ThreadPool&)>
-void call_pair(const ConstRows& x, const ConstRows& y, const Rows& out, ThreadPool& pool, const std::string& isa) {
+void call_with_number(const Rows& x, float number, ThreadPool& pool, const std::string& isa) {
+    RowArgs args = row_args(x, x);
+    args.number = number;
+    (kernels_for(isa).*Op)(args, pool);
+}
+
+void call_sigmoid_gate(const Rows& x, const ConstRows& gate, ThreadPool& pool, const std::string& isa) {
+    require_shape(gate, x.shape(0), 1, "gate must have one number for each row");
+    RowArgs args = row_args(x, x);
+    args.y = gate.data(), args.y_stride = gate.stride(0);
+    kernels_for(isa).sigmoid_gate(args, pool);
+}
+
+void call_add(const ConstRows& x, const ConstRows& y, const Rows& out, ThreadPool& pool, const std::string& isa) {
     require_shape(out, x.shape(0), x.shape(1), "out must have the shape of x");
     require_shape(y, x.shape(0), x.shape(1), "y must have the shape of x");
     RowArgs args = row_args(x, out);
     args.y = y.data(), args.y_stride = y.stride(0);
-    (kernels_for(isa).*Op)(args, pool);
+    kernels_for(isa).add(args, pool);
 }
 
 void call_select(const ConstRows& x, const Ints& rows, const Rows& out, ThreadPool& pool, const std::string& isa) {
@@ -189,20 +237,34 @@ double dot_peak(ThreadPool& pool, const std::string& isa, const std::string& kin
 void bind_dense_tests(nb::module_& m) {
     m.def("linear", &call_linear, nb::arg("x").noconvert(), nb::arg("weight"), nb::arg("bias"),
           nb::arg("out").noconvert(), nb::arg("pool"), nb::kw_only(), nb::arg("norm") = std::vector<float>(),
-          nb::arg("eps") = 0.0f, nb::arg("up").noconvert().none() = nb::none(), nb::arg("add") = false,
-          nb::arg("gated") = false,
+          nb::arg("eps") = 0.0f, nb::arg("norm_bias") = nb::none(), nb::arg("up").noconvert().none() = nb::none(),
+          nb::arg("kind") = nb::none(), nb::arg("add") = false, nb::arg("gated") = false,
           "One call of the weight's linear kernel, checked; for tests and benchmarks. An empty bias means none. With\n"
-          "`norm` x is normalised first, with `up` it becomes silu(x) * up; `add`: to what is in out; `gated`: silu of "
-          "the\n"
-          "first half of the columns times the second.");
+          "`norm` x is normalised first, with `norm_bias`, maybe empty, as layer norm does it; with `up` it becomes "
+          "activation(x) * "
+          "up,\n"
+          "with `kind` alone activation(x); `add`: to what is in out; `gated`: the first half of the columns, "
+          "activated,\n"
+          "times the second. `kind`: of the activation, silu where it is not given.");
     m.def("embedding", &call_embedding, nb::arg("table"), nb::arg("token_ids").noconvert(), nb::arg("out").noconvert(),
           nb::arg("pool"), "One call of the table's embedding kernel, checked; for tests.");
     m.def("rms_norm", &call_rms_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),
           nb::arg("out").noconvert(), nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
-    m.def("silu_mul", &call_pair<&Kernels::silu_mul>, nb::arg("gate").noconvert(), nb::arg("up").noconvert(),
-          nb::arg("out").noconvert(), nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
-    m.def("add", &call_pair<&Kernels::add>, nb::arg("x").noconvert(), nb::arg("y").noconvert(),
-          nb::arg("out").noconvert(), nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
+    m.def("layer_norm", &call_layer_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(),
+          nb::arg("bias").noconvert().none(), nb::arg("eps"), nb::arg("out").noconvert(), nb::arg("pool"),
+          nb::arg("isa"), "One call of the kernel, checked; for tests.");
+    m.def("gated", &call_gated, nb::arg("gate").noconvert(), nb::arg("up").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("pool"), nb::arg("isa"), nb::arg("kind") = "silu", "One call of the kernel, checked; for tests.");
+    m.def("activation", &call_activation, nb::arg("x").noconvert(), nb::arg("kind"), nb::arg("pool"), nb::arg("isa"),
+          "One call of the kernel, checked, in place; for tests.");
+    m.def("scale", &call_with_number<&Kernels::scale>, nb::arg("x").noconvert(), nb::arg("factor"), nb::arg("pool"),
+          nb::arg("isa"), "One call of the kernel, checked, in place; for tests.");
+    m.def("soft_cap", &call_with_number<&Kernels::soft_cap>, nb::arg("x").noconvert(), nb::arg("cap"), nb::arg("pool"),
+          nb::arg("isa"), "One call of the kernel, checked, in place; for tests.");
+    m.def("sigmoid_gate", &call_sigmoid_gate, nb::arg("x").noconvert(), nb::arg("gate").noconvert(), nb::arg("pool"),
+          nb::arg("isa"), "One call of the kernel, checked, in place; for tests.");
+    m.def("add", &call_add, nb::arg("x").noconvert(), nb::arg("y").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
     m.def("select", &call_select, nb::arg("x").noconvert(), nb::arg("rows").noconvert(), nb::arg("out").noconvert(),
           nb::arg("pool"), nb::arg("isa"), "One call of the kernel, checked; for tests.");
     m.def("rotary", &call_rotary, nb::arg("x").noconvert(), nb::arg("positions").noconvert(),

@@ -70,12 +70,12 @@ void call_write_kv(const KVMemory& memory, int layer, ConstRows key, ConstRows v
 
 void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out, int num_heads, float scale,
                     int window, Ints batch_rows, Ints query_start_loc, Ints seq_lens, ThreadPool& pool,
-                    const std::string& isa) {
+                    const std::string& isa, float soft_cap) {
     const KVPool& kv = memory.pool();
     const size_t num_seqs = batch_rows.shape(0), num_tokens = query.shape(0);
     check_layer(kv, layer);
     require(num_heads > 0 && num_heads % kv.num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
-    require(scale > 0 && window >= 0, "scale must be above 0, window at least 0");
+    require(scale > 0 && window >= 0 && soft_cap >= 0, "scale must be above 0, window and soft_cap at least 0");
     require(query.shape(1) == size_t(num_heads) * size_t(kv.head_dim) && out.shape(1) == query.shape(1) &&
                 out.shape(0) == num_tokens,
             "query and out must be [num_tokens, num_heads * head_dim]");
@@ -91,10 +91,22 @@ void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out
     }
     const Kernels& kernels = kernels_for(isa);
     const size_t bytes = kernels.attention_scratch_bytes(kv, num_heads, int(num_tokens), int(num_seqs), pool.size());
-    const AttentionArgs args{
-        &kv,   layer,  query.data(),      query.stride(0),        out.data(),      out.stride(0), num_heads,
-        scale, window, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs), thread_scratch(bytes),
-        bytes};
+    const AttentionArgs args{&kv,
+                             layer,
+                             query.data(),
+                             query.stride(0),
+                             out.data(),
+                             out.stride(0),
+                             num_heads,
+                             scale,
+                             window,
+                             soft_cap,
+                             batch_rows.data(),
+                             query_start_loc.data(),
+                             seq_lens.data(),
+                             int(num_seqs),
+                             thread_scratch(bytes),
+                             bytes};
     nb::gil_scoped_release release;
     kernels.attention(args, pool);
 }
@@ -189,8 +201,8 @@ void bind_kernel_tests(nb::module_& m) {
     m.def("attention", &call_attention, nb::arg("kv"), nb::arg("layer"), nb::arg("query").noconvert(),
           nb::arg("out").noconvert(), nb::arg("num_heads"), nb::arg("scale"), nb::arg("window"),
           nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
-          nb::arg("pool"), nb::arg("isa"),
-          "One call of the attention kernel, checked; for tests and benchmarks. window 0 means none.");
+          nb::arg("pool"), nb::arg("isa"), nb::arg("soft_cap") = 0.0f,
+          "One call of the attention kernel, checked; for tests and benchmarks. window and soft_cap 0 mean none.");
 }
 
 }  // namespace octavo

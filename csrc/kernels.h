@@ -42,6 +42,7 @@ struct AttentionArgs {
     int num_heads;
     float scale;                     // positive
     int window;                      // tokens a query sees, itself included; 0 for all
+    float soft_cap;                  // a score s becomes soft_cap * tanh(s / soft_cap); 0 for no cap
     const int32_t* batch_rows;       // [num_seqs]
     const int32_t* query_start_loc;  // [num_seqs + 1]
     const int32_t* seq_lens;         // [num_seqs], new tokens included
@@ -49,6 +50,9 @@ struct AttentionArgs {
     void* scratch;  // attention_scratch_bytes() long, aligned to 64
     size_t scratch_bytes;
 };
+
+// As backends/protocol.py.
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 // Passes over a row of logits work in blocks of this many, the last one shorter.
 constexpr int kSampleBlock = 256;
@@ -116,15 +120,18 @@ struct LinearArgs {
     void* scratch;  // linear_scratch_bytes() long
 
     // The input: x itself, or what the op of that name makes of x, bit by bit, while it is converted for the product.
-    enum class Input : uint8_t { kRows, kRmsNorm, kSiluMul } input = Input::kRows;
-    const float* norm = nullptr;  // kRmsNorm: [k]
-    float eps = 0.0f;             // kRmsNorm
-    const float* up = nullptr;    // kSiluMul: [num_tokens, k]; x is the gate
+    enum class Input : uint8_t { kRows, kRmsNorm, kLayerNorm, kGated, kActivation } input = Input::kRows;
+    const float* norm = nullptr;       // kRmsNorm, kLayerNorm: [k]
+    const float* norm_bias = nullptr;  // kLayerNorm: [k], or null
+    float eps = 0.0f;                  // kRmsNorm, kLayerNorm
+    const float* up = nullptr;         // kGated: [num_tokens, k]; x is the gate
     int64_t up_stride = 0;
 
     // What becomes of the product: out itself; added to what is in out; or, if its two halves of columns begin at
-    // panels (panel_columns), silu of the first times the second, [num_tokens, n / 2], as the op would make it.
-    enum class Output : uint8_t { kStore, kAdd, kSiluMul } output = Output::kStore;
+    // panels (panel_columns), the first ones activated times the second, [num_tokens, n / 2], as the op would make it.
+    enum class Output : uint8_t { kStore, kAdd, kGated } output = Output::kStore;
+
+    Activation activation = Activation::kSilu;  // of kGated or kActivation, input or output
 
     KVAhead* ahead = nullptr;  // may be fetched meanwhile
 };
@@ -158,6 +165,19 @@ struct EmbeddingArgs {
     int num_tokens;
 };
 
+// Adds the rows positions[t] + offset of a packed weight [.., k] to those of out.
+struct PositionArgs {
+    const void* weight;
+    WeightFormat format;
+    int64_t k;
+    const int32_t* positions;  // [num_tokens]
+    int offset;
+    float* out;
+    int64_t out_stride;
+    int num_tokens;
+    float* buffer;  // [num_tokens, k]
+};
+
 // Ops that treat each row by itself; each uses the fields it needs. Strides are in floats.
 struct RowArgs {
     const float* x;
@@ -168,11 +188,15 @@ struct RowArgs {
     int64_t out_stride;
     int num_rows;
     int width;
-    const float* weight;   // rms_norm: [width]
-    float eps;             // rms_norm
-    const int32_t* index;  // select: source row of each row; rotary: position of each row
-    int head_dim;          // rotary
-    int rotary_half;       // rotary: pairs rotated in a head
+    const float* weight;    // rms_norm: [run], layer_norm: [width]
+    const float* bias;      // layer_norm: [width], or null
+    int run;                // rms_norm: columns that are normalised together; width is a multiple
+    float eps;              // rms_norm, layer_norm
+    float number;           // scale: the factor; soft_cap: the cap
+    Activation activation;  // gated, activation
+    const int32_t* index;   // select: source row of each row; rotary: position of each row
+    int head_dim;           // rotary
+    int rotary_half;        // rotary: pairs rotated in a head
 };
 
 struct Kernels {
@@ -199,8 +223,15 @@ struct Kernels {
     void (*linear)(const LinearArgs&, ThreadPool&);
     void (*embedding)(const EmbeddingArgs&, ThreadPool&);
     void (*rms_norm)(const RowArgs&, ThreadPool&);
-    void (*silu_mul)(const RowArgs&, ThreadPool&);
+    void (*layer_norm)(const RowArgs&, ThreadPool&);
+    void (*gated)(const RowArgs&, ThreadPool&);  // x: the gate, y: up
+    // In these out may be x.
+    void (*activation)(const RowArgs&, ThreadPool&);
+    void (*scale)(const RowArgs&, ThreadPool&);
+    void (*soft_cap)(const RowArgs&, ThreadPool&);
+    void (*sigmoid_gate)(const RowArgs&, ThreadPool&);  // y: [num_rows, 1]
     void (*add)(const RowArgs&, ThreadPool&);
+    void (*add_positions)(const PositionArgs&, ThreadPool&);
     void (*select)(const RowArgs&, ThreadPool&);
     // x: cosines and sines [positions][2][rotary_half]; out is rotated in place.
     void (*rotary)(const RowArgs&, ThreadPool&);

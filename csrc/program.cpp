@@ -4,6 +4,7 @@
 #include <cmath>
 #include <ctime>
 
+#include "activation_names.h"
 #include "refuse.h"
 #include "sample.h"
 
@@ -75,8 +76,10 @@ struct Program::Rope {
 };
 
 // In the order of Op::Kind.
-constexpr const char* kOpNames[] = {"embedding",       "rms_norm",  "linear",   "rotary", "write_kv",
-                                    "rotary_write_kv", "attention", "silu_mul", "add",    "select"};
+constexpr const char* kOpNames[] = {"embedding",  "rms_norm",        "linear",        "rotary",
+                                    "write_kv",   "rotary_write_kv", "attention",     "gated",
+                                    "add",        "select",          "add_positions", "layer_norm",
+                                    "activation", "scale",           "soft_cap",      "sigmoid_gate"};
 
 struct Program::Op {
     enum class Kind {
@@ -87,18 +90,28 @@ struct Program::Op {
         kWriteKV,
         kRotaryWriteKV,
         kAttention,
-        kSiluMul,
+        kGated,
         kAdd,
-        kSelect
+        kSelect,
+        kAddPositions,
+        kLayerNorm,
+        kActivation,
+        kScale,
+        kSoftCap,
+        kSigmoidGate
     } kind;
     View x{};
     View y{};
     View out{};
     const Matrix* matrix = nullptr;
-    std::vector<float> vector{};  // norm weight or bias
+    std::vector<float> vector{};  // norm weight, or bias of a product
+    std::vector<float> bias{};    // of a layer norm
     ProductInput input{};
     LinearArgs::Output output = LinearArgs::Output::kStore;
-    float number = 0.0f;  // eps or scale
+    Activation activation{};
+    float number = 0.0f;    // eps, scale, factor or cap
+    float soft_cap = 0.0f;  // attention
+    int offset = 0;         // add_positions
     int layer = 0;
     int window = 0;
     int64_t head_dim = 0;
@@ -186,10 +199,38 @@ void Program::embedding(const Matrix& table, int out) {
 
 void Program::rms_norm(View x, std::vector<float> weight, float eps, int out) {
     check_view("x", x);
-    if (int64_t(weight.size()) != x.width) refuse("weight", "must be as wide as x");
+    if (weight.empty() || x.width % int64_t(weight.size())) refuse("weight", "must be as wide as x, or a whole part");
     Op op{Op::Kind::kRmsNorm};
     op.out = check_out(out, x.width, slots_[size_t(x.slot)].selected, {x});
     op.x = x, op.vector = std::move(weight), op.number = eps;
+    ops_.push_back(std::move(op));
+}
+
+void Program::check_norm(const std::vector<float>& weight, const std::vector<float>& bias, int64_t width) const {
+    if (int64_t(weight.size()) != width) refuse("weight", "must be as wide as x");
+    if (!bias.empty() && bias.size() != weight.size()) refuse("norm_bias", "must be as long as the weight");
+}
+
+void Program::layer_norm(View x, std::vector<float> weight, std::vector<float> bias, float eps, int out) {
+    check_view("x", x);
+    check_norm(weight, bias, x.width);
+    Op op{Op::Kind::kLayerNorm};
+    op.out = check_out(out, x.width, slots_[size_t(x.slot)].selected, {x});
+    op.x = x, op.vector = std::move(weight), op.bias = std::move(bias), op.number = eps;
+    ops_.push_back(std::move(op));
+}
+
+void Program::add_positions(View x, const Matrix& table, int64_t offset) {
+    check_rows("x", x, false);
+    check_matrix(table);
+    if (table.k != x.width)
+        refuse("table", "has " + std::to_string(table.k) + " columns for an x of " + std::to_string(x.width));
+    if (offset < 0 || offset >= table.n)
+        refuse("offset", "must be one of the table's " + std::to_string(table.n) + " rows");
+    max_seq_len_ = std::min(max_seq_len_, table.n - offset);
+    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, size_t(table.k) * sizeof(float));
+    Op op{Op::Kind::kAddPositions};
+    op.x = op.out = x, op.matrix = &table, op.offset = int(offset);
     ops_.push_back(std::move(op));
 }
 
@@ -199,9 +240,10 @@ void Program::check_product(const ProductInput& input, const Matrix& weight, con
     if (weight.k != input.x.width)
         refuse("weight", "has " + std::to_string(weight.k) + " columns for an x of " + std::to_string(input.x.width));
     if (!bias.empty() && int64_t(bias.size()) != weight.n) refuse("bias", "must be as long as the weight has rows");
-    if (!input.norm.empty() && int64_t(input.norm.size()) != weight.k) refuse("norm", "must be as wide as x");
-    if (input.up.slot < 0) return;
-    if (!input.norm.empty()) refuse("up", "does not go with a norm");
+    using Input = LinearArgs::Input;
+    if (input.kind == Input::kRmsNorm || input.kind == Input::kLayerNorm)
+        check_norm(input.norm, input.norm_bias, weight.k);
+    if (input.kind != Input::kGated) return;
     check_rows("up", input.up, slots_[size_t(input.x.slot)].selected);
     if (input.up.width != input.x.width) refuse("up", "must be as wide as the gate");
 }
@@ -210,7 +252,7 @@ void Program::add_product(ProductInput input, const Matrix& weight, std::vector<
                           LinearArgs::Output output) {
     if (out.slot == input.x.slot || out.slot == input.up.slot) refuse("out", "must be another slot than the inputs");
     Op op{Op::Kind::kLinear};
-    op.x = input.x, op.out = out, op.output = output;
+    op.x = input.x, op.out = out, op.output = output, op.activation = input.activation;
     op.input = std::move(input), op.matrix = &weight, op.vector = std::move(bias);
     linear_scratch_bytes_ = std::max(linear_scratch_bytes_, kernels_.linear_scratch_bytes(weight.k, 1, weight.format));
     ops_.push_back(std::move(op));
@@ -231,11 +273,13 @@ void Program::linear_add(ProductInput input, const Matrix& weight, std::vector<f
     add_product(std::move(input), weight, std::move(bias), into, LinearArgs::Output::kAdd);
 }
 
-void Program::linear_silu_mul(ProductInput input, const Matrix& weight, std::vector<float> bias, int out) {
+void Program::linear_gated(ProductInput input, Activation activation, const Matrix& weight, std::vector<float> bias,
+                           int out) {
     check_product(input, weight, bias);
     if (!weight.has_halves()) refuse("weight", "must have two halves of rows that both begin at panels");
     const View to = check_out(out, weight.n / 2, slots_[size_t(input.x.slot)].selected, {});
-    add_product(std::move(input), weight, std::move(bias), to, LinearArgs::Output::kSiluMul);
+    input.activation = activation;
+    add_product(std::move(input), weight, std::move(bias), to, LinearArgs::Output::kGated);
 }
 
 void Program::check_rotary(const char* name, const View& x, size_t half, int64_t head_dim) const {
@@ -285,28 +329,61 @@ void Program::rotary_write_kv(View query, View key, std::vector<double> inv_freq
     ops_.push_back(std::move(op));
 }
 
-void Program::attention(int layer, View query, float scale, int window, int out) {
+void Program::attention(int layer, View query, float scale, int window, float soft_cap, int out) {
     check_rows("query", query, false);
     if (query.width % (int64_t{kv_.num_kv_heads} * kv_.head_dim))
         refuse("query", "must hold a multiple of num_kv_heads heads");
     if (window < 0) refuse("window", "must not be negative");
     if (!(scale > 0)) refuse("scale", "must be above 0");
+    if (!(soft_cap >= 0 && std::isfinite(soft_cap))) refuse("soft_cap", "must be finite, and not negative");
     Op op{Op::Kind::kAttention};
     op.out = check_out(out, query.width, false, {query});
-    op.x = query, op.number = scale, op.layer = layer, op.window = window;
+    op.x = query, op.number = scale, op.layer = layer, op.window = window, op.soft_cap = soft_cap;
     reach_back(layer, window);
     max_heads_ = std::max(max_heads_, int(query.width / kv_.head_dim));
     ops_.push_back(std::move(op));
 }
 
-void Program::silu_mul(View gate, View up, int out) {
+void Program::gated(View gate, View up, Activation activation, int out) {
     check_view("gate", gate);
     const bool selected = slots_[size_t(gate.slot)].selected;
     check_rows("up", up, selected);
     if (gate.width != up.width) refuse("up", "must be as wide as gate");
-    Op op{Op::Kind::kSiluMul};
+    Op op{Op::Kind::kGated};
     op.out = check_out(out, gate.width, selected, {gate, up});
-    op.x = gate, op.y = up;
+    op.x = gate, op.y = up, op.activation = activation;
+    ops_.push_back(std::move(op));
+}
+
+void Program::activation(View x, Activation activation) {
+    check_view("x", x);
+    Op op{Op::Kind::kActivation};
+    op.x = op.out = x, op.activation = activation;
+    ops_.push_back(std::move(op));
+}
+
+void Program::scale(View x, float factor) {
+    check_view("x", x);
+    if (!std::isfinite(factor)) refuse("factor", "must be finite");
+    Op op{Op::Kind::kScale};
+    op.x = op.out = x, op.number = factor;
+    ops_.push_back(std::move(op));
+}
+
+void Program::soft_cap(View x, float cap) {
+    check_view("x", x);
+    if (!(cap > 0 && std::isfinite(cap))) refuse("cap", "must be finite, and above 0");
+    Op op{Op::Kind::kSoftCap};
+    op.x = op.out = x, op.number = cap;
+    ops_.push_back(std::move(op));
+}
+
+void Program::sigmoid_gate(View x, View gate) {
+    check_view("x", x);
+    check_rows("gate", gate, slots_[size_t(x.slot)].selected);
+    if (gate.width != 1) refuse("gate", "must be one column wide");
+    Op op{Op::Kind::kSigmoidGate};
+    op.x = op.out = x, op.y = gate;
     ops_.push_back(std::move(op));
 }
 
@@ -376,19 +453,16 @@ LinearArgs Program::product_of(const Op& op, int num_rows) {
     args.out = at(op.out), args.out_stride = stride(op.out), args.output = op.output;
     args.num_tokens = num_rows;
     args.scratch = linear_scratch_.as<void>();
-    if (!op.input.norm.empty()) {
-        args.input = LinearArgs::Input::kRmsNorm;
-        args.norm = op.input.norm.data(), args.eps = op.input.eps;
-    } else if (op.input.up.slot >= 0) {
-        args.input = LinearArgs::Input::kSiluMul;
-        args.up = at(op.input.up), args.up_stride = stride(op.input.up);
-    }
+    args.input = op.input.kind, args.activation = op.activation;
+    args.norm = op.input.norm.data(), args.eps = op.input.eps;
+    args.norm_bias = op.input.norm_bias.empty() ? nullptr : op.input.norm_bias.data();
+    if (op.input.kind == LinearArgs::Input::kGated) args.up = at(op.input.up), args.up_stride = stride(op.input.up);
     args.ahead = &ahead_;
     return args;
 }
 
 bool Program::ask_screen(const Op& op, int num_rows, int32_t* token_ids) {
-    if (screen_ == nullptr || !screen_->usable) return false;
+    if (screen_ == nullptr || !screen_->usable || op.matrix != screen_->head) return false;
     if (screen_rest_ > 0) return --screen_rest_, false;
     if (greedy_scratch_.size() == 0)
         greedy_scratch_ = Memory(kernels_.greedy_scratch_bytes(op.matrix->k) * size_t(max_num_tokens_));
@@ -433,6 +507,7 @@ void Program::execute(const Op& op, const StepInput& in) {
     rows.out = at(op.out), rows.out_stride = stride(op.out);
     rows.num_rows = int(rows_of(op.out.slot, in));
     rows.width = int(op.x.width);
+    rows.number = op.number, rows.activation = op.activation;
     const WriteKVArgs written{&kv_,
                               op.layer,
                               rows.x,
@@ -454,19 +529,36 @@ void Program::execute(const Op& op, const StepInput& in) {
         case Op::Kind::kAttention:
             kernels_.attention(
                 {&kv_, op.layer, rows.x, rows.x_stride, rows.out, rows.out_stride, int(op.x.width / kv_.head_dim),
-                 op.number, op.window, in.batch_rows, in.query_start_loc, in.seq_lens, int(in.num_seqs),
+                 op.number, op.window, op.soft_cap, in.batch_rows, in.query_start_loc, in.seq_lens, int(in.num_seqs),
                  attention_scratch_.as<void>(), attention_scratch_.size()},
                 pool_);
             return look_ahead(size_t(&op - ops_.data()) + 1, in);
         case Op::Kind::kRmsNorm:
-            rows.weight = op.vector.data(), rows.eps = op.number;
+            rows.weight = op.vector.data(), rows.run = int(op.vector.size()), rows.eps = op.number;
             return kernels_.rms_norm(rows, pool_);
+        case Op::Kind::kLayerNorm:
+            rows.weight = op.vector.data(), rows.bias = op.bias.empty() ? nullptr : op.bias.data();
+            rows.eps = op.number;
+            return kernels_.layer_norm(rows, pool_);
+        case Op::Kind::kAddPositions:
+            return kernels_.add_positions(
+                {op.matrix->memory.data, op.matrix->format, op.matrix->k, in.positions, op.offset, rows.out,
+                 rows.out_stride, rows.num_rows, linear_scratch_.as<float>()},
+                pool_);
+        case Op::Kind::kActivation:
+            return kernels_.activation(rows, pool_);
+        case Op::Kind::kScale:
+            return kernels_.scale(rows, pool_);
+        case Op::Kind::kSoftCap:
+            return kernels_.soft_cap(rows, pool_);
+        case Op::Kind::kSigmoidGate:
+            return kernels_.sigmoid_gate(rows, pool_);
         case Op::Kind::kRotary:
             return kernels_.rotary(rotary_rows(op, op.x, in), pool_);
         case Op::Kind::kRotaryWriteKV:
             return kernels_.rotary_write_kv(rotary_rows(op, op.out, in), rotary_rows(op, op.x, in), written, pool_);
-        case Op::Kind::kSiluMul:
-            return kernels_.silu_mul(rows, pool_);
+        case Op::Kind::kGated:
+            return kernels_.gated(rows, pool_);
         case Op::Kind::kAdd:
             return kernels_.add(rows, pool_);
         case Op::Kind::kSelect:
@@ -494,11 +586,15 @@ std::vector<std::pair<std::string, double>> Program::profile() {
 }
 
 std::string Program::name_of(const Op& op) {
+    const std::string activation = kActivationNames[int(op.activation)];
+    if (op.kind == Op::Kind::kGated) return activation + "_mul";
+    if (op.kind == Op::Kind::kActivation) return activation;
     if (op.kind != Op::Kind::kLinear) return kOpNames[int(op.kind)];
-    const std::string input = !op.input.norm.empty() ? "rms_norm_" : op.input.up.slot >= 0 ? "silu_mul_" : "";
-    constexpr const char* outputs[] = {" ", "_add ", "_silu_mul "};  // in the order of LinearArgs::Output
-    return input + kOpNames[int(op.kind)] + outputs[int(op.output)] + std::to_string(op.matrix->n) + "x" +
-           std::to_string(op.matrix->k);
+    // In the order of LinearArgs::Input and Output.
+    const std::string inputs[] = {"", "rms_norm_", "layer_norm_", activation + "_mul_", activation + "_"};
+    const std::string outputs[] = {" ", "_add ", "_" + activation + "_mul "};
+    return inputs[int(op.input.kind)] + kOpNames[int(op.kind)] + outputs[int(op.output)] +
+           std::to_string(op.matrix->n) + "x" + std::to_string(op.matrix->k);
 }
 
 // With `token_ids`, these are wanted of the last op instead of its output.

@@ -69,12 +69,15 @@ struct View {
     int64_t width;
 };
 
-// What a product takes: the rows of `x`; or, given a norm, x normalised; or, given `up`, silu(x) * up.
+// What a product takes: the rows of `x`, or what an op makes of them.
 struct ProductInput {
     View x;
-    std::vector<float> norm{};
-    float eps = 0.0f;
-    View up{-1, 0, 0};
+    LinearArgs::Input kind = LinearArgs::Input::kRows;
+    std::vector<float> norm{};       // kRmsNorm, kLayerNorm
+    std::vector<float> norm_bias{};  // kLayerNorm; empty for none
+    float eps = 0.0f;                // kRmsNorm, kLayerNorm
+    View up{-1, 0, 0};               // kGated; x is the gate
+    Activation activation{};         // kGated, kActivation
 };
 
 // A decoder as a list of ops over slots, that is, buffers [num_tokens, width] or, after `select`, [num_selected,
@@ -83,7 +86,7 @@ struct ProductInput {
 // hundreds of megabytes: the step after such a one gives back what it does not need itself.
 //
 // The methods that add an op throw std::invalid_argument naming the argument when widths, slots or the kind of rows
-// do not fit. An op's output is another slot than its inputs; `add` and `rotary` work in place.
+// do not fit. An op's output is another slot than its inputs; those without an output work in place, on x.
 class Program {
   public:
     Program(const Kernels& kernels, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens);
@@ -94,19 +97,26 @@ class Program {
     void set_screen(const Screen& screen);
 
     void embedding(const Matrix& table, int out);
-    void rms_norm(View x, std::vector<float> weight, float eps, int out);
+    void add_positions(View x, const Matrix& table, int64_t offset);
+    void rms_norm(View x, std::vector<float> weight, float eps, int out);  // of each run of x as long as the weight
+    void layer_norm(View x, std::vector<float> weight, std::vector<float> bias, float eps, int out);  // bias or none
     // Into columns [first_column, first_column + weight.n) of `out`.
     void linear(ProductInput input, const Matrix& weight, std::vector<float> bias, int out, int64_t first_column = 0);
     void linear_add(ProductInput input, const Matrix& weight, std::vector<float> bias, View into);  // adds to it
-    // silu of the first half of the product's columns times the second.
-    void linear_silu_mul(ProductInput input, const Matrix& weight, std::vector<float> bias, int out);
+    // The first half of the product's columns, activated, times the second. The input is not activated itself.
+    void linear_gated(ProductInput input, Activation activation, const Matrix& weight, std::vector<float> bias,
+                      int out);
     void rotary(View x, std::vector<double> inv_freq, double scale, int64_t head_dim, int64_t max_position);
     void write_kv(int layer, View key, View value);
     void rotary_write_kv(View query, View key, std::vector<double> inv_freq, double scale, int64_t head_dim,
                          int64_t max_position, int layer, View value);  // rotary of both, then write_kv
-    void attention(int layer, View query, float scale, int window, int out);
-    void silu_mul(View gate, View up, int out);
-    void add(View x, View y);  // into x
+    void attention(int layer, View query, float scale, int window, float soft_cap, int out);  // 0: none of them
+    void gated(View gate, View up, Activation activation, int out);
+    void activation(View x, Activation activation);
+    void scale(View x, float factor);
+    void soft_cap(View x, float cap);
+    void sigmoid_gate(View x, View gate);  // gate is one column wide
+    void add(View x, View y);              // into x
     void select(View x, int out);
 
     // The result of a step: rows of the output's slot, valid until the next run.
@@ -152,6 +162,7 @@ class Program {
     void check_rows(const char* name, const View& view, bool selected) const;
     View check_out(int out, int64_t width, bool selected, std::initializer_list<View> inputs) const;
     void check_matrix(const Matrix& matrix) const;
+    void check_norm(const std::vector<float>& weight, const std::vector<float>& bias, int64_t width) const;
     void check_product(const ProductInput& input, const Matrix& weight, const std::vector<float>& bias) const;
     void add_product(ProductInput input, const Matrix& weight, std::vector<float> bias, View out,
                      LinearArgs::Output output);
@@ -181,7 +192,7 @@ class Program {
     const Screen* screen_ = nullptr;
     int screen_rest_ = 0;   // steps for which it is not asked
     int screen_pause_ = 0;  // how many it was the last time
-    int64_t max_seq_len_;   // of the block tables and the rotary embeddings
+    int64_t max_seq_len_;   // of the block tables, the rotary embeddings and the learned positions
     int max_heads_ = 0;
     size_t linear_scratch_bytes_ = 0;
     std::vector<Slot> slots_;

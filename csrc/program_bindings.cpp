@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "activation_names.h"
 #include "bindings.h"
 #include "program.h"
 
@@ -64,44 +65,84 @@ void pack_groups(Matrix& self, const nb::ndarray<const uint8_t, nb::ndim<2>, nb:
               pool);
 }
 
-// `Out` is a slot and a first column, or a view to add to.
-void multiply(Program& self, ProductInput input, const Matrix& weight, std::vector<float> bias, int out,
-              int64_t first_column) {
-    self.linear(std::move(input), weight, std::move(bias), out, first_column);
+// What products take. Each of these is bound in front of every kind of output.
+ProductInput rows(const ViewTuple& x) { return {view(x)}; }
+
+ProductInput normed(LinearArgs::Input kind, const ViewTuple& x, std::vector<float> norm, float eps) {
+    ProductInput input{view(x), kind};
+    input.norm = std::move(norm), input.eps = eps;
+    return input;
 }
 
-void multiply(Program& self, ProductInput input, const Matrix& weight, std::vector<float> bias, const ViewTuple& into) {
-    self.linear_add(std::move(input), weight, std::move(bias), view(into));
+ProductInput rms_normed(const ViewTuple& x, std::vector<float> norm, float eps) {
+    return normed(LinearArgs::Input::kRmsNorm, x, std::move(norm), eps);
 }
 
-// A product that ends in a gate.
-struct Gated {
-    int out;
-};
-
-void multiply(Program& self, ProductInput input, const Matrix& weight, std::vector<float> bias, const Gated& gated) {
-    self.linear_silu_mul(std::move(input), weight, std::move(bias), gated.out);
+ProductInput layer_normed(const ViewTuple& x, std::vector<float> norm, std::vector<float> norm_bias, float eps) {
+    ProductInput input = normed(LinearArgs::Input::kLayerNorm, x, std::move(norm), eps);
+    input.norm_bias = std::move(norm_bias);
+    return input;
 }
 
-template <class... Out>
-void plain_linear(Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, const Out&... out) {
-    multiply(self, {view(x)}, weight, std::move(bias), out...);
+ProductInput activated(const ViewTuple& x, const std::string& kind) {
+    ProductInput input{view(x), LinearArgs::Input::kActivation};
+    input.activation = activation_called(kind);
+    return input;
 }
 
-template <class... Out>
-void rms_norm_linear(Program& self, const ViewTuple& x, std::vector<float> norm, float eps, const Matrix& weight,
-                     std::vector<float> bias, const Out&... out) {
-    if (norm.empty()) throw std::invalid_argument("norm: must be as wide as x");
-    multiply(self, {view(x), std::move(norm), eps}, weight, std::move(bias), out...);
+ProductInput gated(const ViewTuple& gate, const ViewTuple& up, const std::string& kind) {
+    ProductInput input{view(gate), LinearArgs::Input::kGated};
+    input.up = view(up), input.activation = activation_called(kind);
+    return input;
 }
 
-template <class... Out>
-void silu_mul_linear(Program& self, const ViewTuple& gate, const ViewTuple& up, const Matrix& weight,
-                     std::vector<float> bias, const Out&... out) {
-    ProductInput input{view(gate)};
-    input.up = view(up);
-    if (input.up.slot < 0) throw std::invalid_argument("up: there is no such slot");
-    multiply(self, std::move(input), weight, std::move(bias), out...);
+// `name`: into columns of a slot from the first, or another, on; `name`_add: added to a view.
+template <class... Taken>
+void bind_product(nb::class_<Program>& program, const std::string& name, ProductInput (*input)(Taken...)) {
+    constexpr size_t kWeight = sizeof...(Taken) + 2;  // its place among the arguments
+    program
+        .def(
+            name.c_str(),
+            [input](Program& self, Taken... taken, const Matrix& weight, std::vector<float> bias, int out) {
+                self.linear(input(std::move(taken)...), weight, std::move(bias), out);
+            },
+            nb::keep_alive<1, kWeight>())
+        .def(
+            name.c_str(),
+            [input](Program& self, Taken... taken, const Matrix& weight, std::vector<float> bias, int out,
+                    int64_t first_column) {
+                self.linear(input(std::move(taken)...), weight, std::move(bias), out, first_column);
+            },
+            nb::keep_alive<1, kWeight>())
+        .def((name + "_add").c_str(),
+             [input](Program& self, Taken... taken, const Matrix& weight, std::vector<float> bias,
+                     const ViewTuple& into) {
+                 self.linear_add(input(std::move(taken)...), weight, std::move(bias), view(into));
+             },
+             nb::keep_alive<1, kWeight>());
+}
+
+// `name`_gated: a product whose halves of columns become one.
+template <class... Taken>
+void bind_gated_product(nb::class_<Program>& program, const std::string& name, ProductInput (*input)(Taken...)) {
+    program.def((name + "_gated").c_str(),
+                [input](Program& self, const std::string& kind, Taken... taken, const Matrix& weight,
+                        std::vector<float> bias, int out) {
+                    self.linear_gated(input(std::move(taken)...), activation_called(kind), weight, std::move(bias),
+                                      out);
+                },
+                nb::keep_alive<1, sizeof...(Taken) + 3>());
+}
+
+void bind_products(nb::class_<Program>& program) {
+    bind_product(program, "linear", &rows);
+    bind_product(program, "rms_norm_linear", &rms_normed);
+    bind_product(program, "layer_norm_linear", &layer_normed);
+    bind_product(program, "activation_linear", &activated);
+    bind_product(program, "gated_linear", &gated);
+    bind_gated_product(program, "linear", &rows);
+    bind_gated_product(program, "rms_norm_linear", &rms_normed);
+    bind_gated_product(program, "layer_norm_linear", &layer_normed);
 }
 
 // A step's arrays, checked against each other, and copied while the GIL is held: another Python thread could change one
@@ -199,7 +240,9 @@ void bind_program(nb::module_& m) {
         .def_prop_ro("nbytes", [](const Screen& self) { return Screen::bytes(*self.head); })
         .def_ro("usable", &Screen::usable, "False if the head has something that is not finite, or too large.");
 
-    nb::class_<Program>(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).")
+    nb::class_<Program> program(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).");
+    bind_products(program);
+    program
         .def(
             "__init__",
             [](Program* self, const std::string& isa, const KVMemory& kv, ThreadPool& pool, int64_t max_num_tokens) {
@@ -215,27 +258,15 @@ void bind_program(nb::module_& m) {
         .def("embedding", &Program::embedding, nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>())
         .def("rms_norm", [](Program& self, const ViewTuple& x, std::vector<float> weight, float eps,
                             int out) { self.rms_norm(view(x), std::move(weight), eps, out); })
-        .def("linear", &plain_linear<int, int64_t>, nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("out"),
-             nb::arg("first_column") = 0, nb::keep_alive<1, 3>())
-        .def("linear_add", &plain_linear<ViewTuple>, nb::keep_alive<1, 3>())
+        .def("layer_norm",
+             [](Program& self, const ViewTuple& x, std::vector<float> weight, std::vector<float> bias, float eps,
+                int out) { self.layer_norm(view(x), std::move(weight), std::move(bias), eps, out); })
         .def(
-            "linear_silu_mul",
-            [](Program& self, const ViewTuple& x, const Matrix& weight, std::vector<float> bias, int out) {
-                plain_linear(self, x, weight, std::move(bias), Gated{out});
+            "add_positions",
+            [](Program& self, const ViewTuple& x, const Matrix& table, int64_t offset) {
+                self.add_positions(view(x), table, offset);
             },
             nb::keep_alive<1, 3>())
-        .def(
-            "rms_norm_linear_silu_mul",
-            [](Program& self, const ViewTuple& x, std::vector<float> norm, float eps, const Matrix& weight,
-               std::vector<float> bias,
-               int out) { rms_norm_linear(self, x, std::move(norm), eps, weight, std::move(bias), Gated{out}); },
-            nb::keep_alive<1, 5>())
-        .def("rms_norm_linear", &rms_norm_linear<int, int64_t>, nb::arg("x"), nb::arg("norm"), nb::arg("eps"),
-             nb::arg("weight"), nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0, nb::keep_alive<1, 5>())
-        .def("rms_norm_linear_add", &rms_norm_linear<ViewTuple>, nb::keep_alive<1, 5>())
-        .def("silu_mul_linear", &silu_mul_linear<int, int64_t>, nb::arg("gate"), nb::arg("up"), nb::arg("weight"),
-             nb::arg("bias"), nb::arg("out"), nb::arg("first_column") = 0, nb::keep_alive<1, 4>())
-        .def("silu_mul_linear_add", &silu_mul_linear<ViewTuple>, nb::keep_alive<1, 4>())
         .def("rotary",
              [](Program& self, const ViewTuple& x, std::vector<double> inv_freq, double scale, int64_t head_dim,
                 int64_t max_position) { self.rotary(view(x), std::move(inv_freq), scale, head_dim, max_position); })
@@ -247,10 +278,16 @@ void bind_program(nb::module_& m) {
                  self.rotary_write_kv(view(query), view(key), std::move(inv_freq), scale, head_dim, max_position, layer,
                                       view(value));
              })
-        .def("attention", [](Program& self, int layer, const ViewTuple& query, float scale, int window,
-                             int out) { self.attention(layer, view(query), scale, window, out); })
-        .def("silu_mul", [](Program& self, const ViewTuple& gate, const ViewTuple& up,
-                            int out) { self.silu_mul(view(gate), view(up), out); })
+        .def("attention", [](Program& self, int layer, const ViewTuple& query, float scale, int window, float soft_cap,
+                             int out) { self.attention(layer, view(query), scale, window, soft_cap, out); })
+        .def("gated", [](Program& self, const ViewTuple& gate, const ViewTuple& up, const std::string& kind,
+                         int out) { self.gated(view(gate), view(up), activation_called(kind), out); })
+        .def("activation", [](Program& self, const ViewTuple& x,
+                              const std::string& kind) { self.activation(view(x), activation_called(kind)); })
+        .def("scale", [](Program& self, const ViewTuple& x, float factor) { self.scale(view(x), factor); })
+        .def("soft_cap", [](Program& self, const ViewTuple& x, float cap) { self.soft_cap(view(x), cap); })
+        .def("sigmoid_gate",
+             [](Program& self, const ViewTuple& x, const ViewTuple& gate) { self.sigmoid_gate(view(x), view(gate)); })
         .def("add", [](Program& self, const ViewTuple& x, const ViewTuple& y) { self.add(view(x), view(y)); })
         .def("select", [](Program& self, const ViewTuple& x, int out) { self.select(view(x), out); })
         .def("start_profile", &Program::start_profile, nb::arg("cpu_time"),

@@ -40,7 +40,7 @@ void Program::check_sequence(const StepInput& in, int64_t i) const {
     if (in.seq_lens[i] < last - first || in.seq_lens[i] > max_seq_len_)
         refuse(at_index("seq_lens", i, in.seq_lens[i]),
                "must be at least its " + std::to_string(last - first) + " new tokens and at most the " +
-                   std::to_string(max_seq_len_) + " of the block tables and the rotary embedding");
+                   std::to_string(max_seq_len_) + " of the block tables and the positions");
     for (int64_t t = first; t < last; ++t)
         if (in.positions[t] != in.seq_lens[i] - last + t)
             refuse(at_index("positions", t, in.positions[t]), "new tokens must be the sequence's last ones");

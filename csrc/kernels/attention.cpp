@@ -275,7 +275,11 @@ void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* n
     const QueryRows query{tile.w.query + first, tile.w.query_scales + first, tile.num_rows};
     score_rows<D, PREFETCH>(count, view, next, sight.any_lo, sight.any_hi, a.kv->head_dim, query, tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];
-    const float factor = a.scale * 1.44269504f;
+    float factor = a.scale * 1.44269504f;
+    if (a.soft_cap > 0) {
+        cap_scores(tile.w.scores, count, sight.lo, sight.hi, a.scale / a.soft_cap);
+        factor = a.soft_cap * 1.44269504f;
+    }
     softmax<D>(view, tile.w.scores, count, sight.lo, sight.hi, factor, piece_max, piece_sum);
     weigh_and_join<D, PREFETCH>(tile, view, next, sight, piece, first, count, piece_max, piece_sum);
 }

@@ -7,6 +7,7 @@
 // token by token (bfloat16 on avx512: pair by pair of tokens) in ascending order.
 #pragma once
 
+#include "activate.h"
 #include "exp2.h"
 #include "kv_layout.h"
 #include "simd.h"
@@ -253,6 +254,15 @@ void score_int8(const PieceView& view, const PieceView* next, int first, int hea
 inline void hide_beyond(float* scores, int begin, int lo, int hi, int end) {
     for (int t = begin; t < lo; ++t) scores[t] = -INFINITY;
     for (int t = hi; t < end; ++t) scores[t] = -INFINITY;
+}
+
+// Makes each score that a row sees, and perhaps a few more, the hyperbolic tangent of `factor` times it.
+[[gnu::noinline]] inline void cap_scores(float* scores, int count, const int* lo, const int* hi, float factor) {
+    const VF f = VF::set1(factor);
+    for (int r = 0; r < count; ++r) {
+        float* row = scores + r * kPiece;
+        for (int t = lo[r] / VF::W * VF::W; t < hi[r]; t += VF::W) tanh(VF::load(row + t) * f).store(row + t);
+    }
 }
 
 // Softmax of the scores of a few rows, row r at scores + r * kPiece and seeing tokens [lo[r], hi[r]): numerators

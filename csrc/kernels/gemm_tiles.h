@@ -60,7 +60,7 @@ struct LinearJob {
     const LinearArgs* args;
     const typename W::Activation* a;
     int64_t a_stride;
-    int64_t num_panels;  // with kSiluMul those of the gate; as many of up follow
+    int64_t num_panels;  // with kGated those of the gate; as many of up follow
     int64_t panels_per_tile;
     int64_t panels_together;
     int begin, end;  // rows
@@ -115,7 +115,7 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cur
     const LinearArgs& args = *job.args;
     constexpr int NV = W::kVectors;
     VF sum[ROWS][NV];
-    const bool gated = args.output == LinearArgs::Output::kSiluMul;
+    const bool gated = args.output == LinearArgs::Output::kGated;
     multiply_panel<W, ROWS, FETCH>(job, row, panel, gated ? job.num_panels + panel : panel + 1, ahead, sum);
     if constexpr (W::kLargestOnly) {
         for (int r = 0; r < ROWS; ++r)
@@ -125,10 +125,10 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cur
     if (gated) {
         VF up[ROWS][NV];
         multiply_panel<W, ROWS, FETCH>(job, row, job.num_panels + panel, panel + 1, ahead, up);
+        gate_vectors(args.activation, sum[0], up[0], ROWS * NV);
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < NV; ++v)
-                silu_mul_of(sum[r][v], up[r][v])
-                    .store(args.out + (row + r) * args.out_stride + (panel * NV + v) * VF::W);
+                sum[r][v].store(args.out + (row + r) * args.out_stride + (panel * NV + v) * VF::W);
         return;
     }
     for (int v = 0; v < NV; ++v) {
@@ -224,7 +224,7 @@ void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t
     job.a = a;
     job.a_stride = a_stride;
     constexpr int columns = W::kVectors * VF::W;
-    const bool gated = args.output == LinearArgs::Output::kSiluMul;
+    const bool gated = args.output == LinearArgs::Output::kGated;
     job.num_panels = gated ? args.n / columns / 2 : (args.n + columns - 1) / columns;
     const int64_t panel_bytes = (gated ? 2 : 1) * W::panel_elements(args) * int64_t(sizeof(typename W::Stored));
     job.panels_per_tile = panels_per_tile(job.num_panels, panel_bytes, pool.size());

@@ -5,6 +5,7 @@
 // Every Out gets the same values, so that a joined op has the bits of its parts.
 #pragma once
 
+#include "activate.h"
 #include "kernels.h"
 #include "simd.h"
 
@@ -48,14 +49,78 @@ void rms_norm_row(const float* x, const float* weight, float eps, int64_t width,
     if (rest) out.put_n(whole, VF::load_n(x + whole, rest) * scale * VF::load_n(weight + whole, rest), rest);
 }
 
-inline VF silu_mul_of(const VF& gate, const VF& up) { return gate / (VF::set1(1.0f) + exp(VF::zero() - gate)) * up; }
-
+// In three passes: the mean; the sums of what differs from it, and of its squares; the result. The first sum's rounding
+// is what the second one finds left.
 template <class Out>
-void silu_mul_row(const float* gate, const float* up, int64_t width, Out out) {
+void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, int64_t width, Out out) {
     const int64_t whole = width / VF::W * VF::W;
     const int rest = int(width - whole);
-    for (int64_t i = 0; i < whole; i += VF::W) out.put(i, silu_mul_of(VF::load(gate + i), VF::load(up + i)));
-    if (rest) out.put_n(whole, silu_mul_of(VF::load_n(gate + whole, rest), VF::load_n(up + whole, rest)), rest);
+    VF sum = VF::zero();
+    for (int64_t i = 0; i < whole; i += VF::W) sum = sum + VF::load(x + i);
+    if (rest) sum = sum + VF::load_n(x + whole, rest);
+    const float about = reduce_add(sum) / float(width);
+    const VF mean = VF::set1(about);
+    VF left = VF::zero(), squares = VF::zero();
+    const auto take = [&](const VF& d) {
+        left = left + d;
+        squares = fma(d, d, squares);
+    };
+    for (int64_t i = 0; i < whole; i += VF::W) take(VF::load(x + i) - mean);
+    if (rest) {
+        float lanes[VF::W];
+        mean.store(lanes);
+        take(VF::load_n(x + whole, rest) - VF::load_n(lanes, rest));
+    }
+    const float shift = reduce_add(left) / float(width);
+    const float variance = reduce_add(squares) / float(width) - shift * shift;
+    const VF more = VF::set1(shift), scale = VF::set1(1.0f / std::sqrt(variance + eps));
+    const auto normed = [&](const VF& v, const VF& w) { return (v - mean - more) * scale * w; };
+    if (bias) {
+        for (int64_t i = 0; i < whole; i += VF::W)
+            out.put(i, normed(VF::load(x + i), VF::load(weight + i)) + VF::load(bias + i));
+        if (rest)
+            out.put_n(
+                whole,
+                normed(VF::load_n(x + whole, rest), VF::load_n(weight + whole, rest)) + VF::load_n(bias + whole, rest),
+                rest);
+        return;
+    }
+    for (int64_t i = 0; i < whole; i += VF::W) out.put(i, normed(VF::load(x + i), VF::load(weight + i)));
+    if (rest) out.put_n(whole, normed(VF::load_n(x + whole, rest), VF::load_n(weight + whole, rest)), rest);
+}
+
+// f of every element of x.
+template <class Out, class F>
+[[gnu::always_inline]] inline void map_row(const float* x, int64_t width, Out out, F f) {
+    const int64_t whole = width / VF::W * VF::W;
+    const int rest = int(width - whole);
+    for (int64_t i = 0; i < whole; i += VF::W) out.put(i, f(VF::load(x + i)));
+    if (rest) out.put_n(whole, f(VF::load_n(x + whole, rest)), rest);
+}
+
+template <class Out>
+void activation_row(Activation activation, const float* x, int64_t width, Out out) {
+    with_activation(activation, [&](auto kind) {
+        map_row(x, width, out, [](const VF& v) { return activated<decltype(kind)::value>(v); });
+    });
+}
+
+template <class Out>
+void gated_row(Activation activation, const float* gate, const float* up, int64_t width, Out out) {
+    const int64_t whole = width / VF::W * VF::W;
+    const int rest = int(width - whole);
+    with_activation(activation, [&](auto kind) {
+        constexpr Activation A = decltype(kind)::value;
+        for (int64_t i = 0; i < whole; i += VF::W) out.put(i, activated<A>(VF::load(gate + i)) * VF::load(up + i));
+        if (rest) out.put_n(whole, activated<A>(VF::load_n(gate + whole, rest)) * VF::load_n(up + whole, rest), rest);
+    });
+}
+
+// The same of vectors in registers: gate[i] becomes the result.
+[[gnu::noinline]] inline void gate_vectors(Activation activation, VF* gate, const VF* up, int count) {
+    with_activation(activation, [&](auto kind) {
+        for (int i = 0; i < count; ++i) gate[i] = activated<decltype(kind)::value>(gate[i]) * up[i];
+    });
 }
 
 // Kernels::rotary for one row.
@@ -84,8 +149,12 @@ void input_row(const LinearArgs& args, int row, Out out) {
             return copy_row(x, args.k, out);
         case LinearArgs::Input::kRmsNorm:
             return rms_norm_row(x, args.norm, args.eps, args.k, out);
-        case LinearArgs::Input::kSiluMul:
-            return silu_mul_row(x, args.up + row * args.up_stride, args.k, out);
+        case LinearArgs::Input::kLayerNorm:
+            return layer_norm_row(x, args.norm, args.norm_bias, args.eps, args.k, out);
+        case LinearArgs::Input::kGated:
+            return gated_row(args.activation, x, args.up + row * args.up_stride, args.k, out);
+        case LinearArgs::Input::kActivation:
+            return activation_row(args.activation, x, args.k, out);
     }
 }
 
@@ -98,7 +167,8 @@ inline const float* input_row(const LinearArgs& args, int row, float* buffer) {
 
 // Rows that one thread converts at a time: some microseconds of work, so that few rows are converted by one thread.
 inline int input_rows_per_tile(const LinearArgs& args) {
-    const bool is_cheap = args.input != LinearArgs::Input::kSiluMul && !args.format.in_groups();
+    const bool activates = args.input == LinearArgs::Input::kGated || args.input == LinearArgs::Input::kActivation;
+    const bool is_cheap = !activates && !args.format.in_groups();
     const int64_t elements = is_cheap ? 12 << 10 : 3 << 10;
     return int(elements > args.k ? elements / args.k : 1);
 }

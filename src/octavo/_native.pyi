@@ -142,13 +142,12 @@ class Program:
     def set_output(self, view: _View) -> None: ...
     def set_screen(self, screen: Screen) -> None: ...
     def embedding(self, table: Matrix, out: int) -> None: ...
+    def add_positions(self, x: _View, table: Matrix, offset: int, /) -> None: ...
     def rms_norm(self, x: _View, weight: Sequence[float], eps: float, out: int, /) -> None: ...
-    def linear(self, x: _View, weight: Matrix, bias: Sequence[float], out: int, first_column: int = 0) -> None: ...
+    def layer_norm(self, x: _View, weight: Sequence[float], bias: Sequence[float], eps: float, out: int, /) -> None: ...
+    def linear(self, x: _View, weight: Matrix, bias: Sequence[float], out: int, first_column: int = 0, /) -> None: ...
     def linear_add(self, x: _View, weight: Matrix, bias: Sequence[float], into: _View, /) -> None: ...
-    def linear_silu_mul(self, x: _View, weight: Matrix, bias: Sequence[float], out: int, /) -> None: ...
-    def rms_norm_linear_silu_mul(
-        self, x: _View, norm: Sequence[float], eps: float, weight: Matrix, bias: Sequence[float], out: int, /
-    ) -> None: ...
+    def linear_gated(self, kind: str, x: _View, weight: Matrix, bias: Sequence[float], out: int, /) -> None: ...
     def rms_norm_linear(
         self,
         x: _View,
@@ -158,15 +157,68 @@ class Program:
         bias: Sequence[float],
         out: int,
         first_column: int = 0,
+        /,
     ) -> None: ...
     def rms_norm_linear_add(
         self, x: _View, norm: Sequence[float], eps: float, weight: Matrix, bias: Sequence[float], into: _View, /
     ) -> None: ...
-    def silu_mul_linear(
-        self, gate: _View, up: _View, weight: Matrix, bias: Sequence[float], out: int, first_column: int = 0
+    def rms_norm_linear_gated(
+        self, kind: str, x: _View, norm: Sequence[float], eps: float, weight: Matrix, bias: Sequence[float], out: int, /
     ) -> None: ...
-    def silu_mul_linear_add(
-        self, gate: _View, up: _View, weight: Matrix, bias: Sequence[float], into: _View, /
+    def layer_norm_linear(
+        self,
+        x: _View,
+        norm: Sequence[float],
+        norm_bias: Sequence[float],
+        eps: float,
+        weight: Matrix,
+        bias: Sequence[float],
+        out: int,
+        first_column: int = 0,
+        /,
+    ) -> None: ...
+    def layer_norm_linear_add(
+        self,
+        x: _View,
+        norm: Sequence[float],
+        norm_bias: Sequence[float],
+        eps: float,
+        weight: Matrix,
+        bias: Sequence[float],
+        into: _View,
+        /,
+    ) -> None: ...
+    def layer_norm_linear_gated(
+        self,
+        kind: str,
+        x: _View,
+        norm: Sequence[float],
+        norm_bias: Sequence[float],
+        eps: float,
+        weight: Matrix,
+        bias: Sequence[float],
+        out: int,
+        /,
+    ) -> None: ...
+    def activation_linear(
+        self, x: _View, kind: str, weight: Matrix, bias: Sequence[float], out: int, first_column: int = 0, /
+    ) -> None: ...
+    def activation_linear_add(
+        self, x: _View, kind: str, weight: Matrix, bias: Sequence[float], into: _View, /
+    ) -> None: ...
+    def gated_linear(
+        self,
+        gate: _View,
+        up: _View,
+        kind: str,
+        weight: Matrix,
+        bias: Sequence[float],
+        out: int,
+        first_column: int = 0,
+        /,
+    ) -> None: ...
+    def gated_linear_add(
+        self, gate: _View, up: _View, kind: str, weight: Matrix, bias: Sequence[float], into: _View, /
     ) -> None: ...
     def rotary(
         self, x: _View, inv_freq: Sequence[float], scale: float, head_dim: int, max_position: int, /
@@ -184,8 +236,12 @@ class Program:
         value: _View,
         /,
     ) -> None: ...
-    def attention(self, layer: int, query: _View, scale: float, window: int, out: int, /) -> None: ...
-    def silu_mul(self, gate: _View, up: _View, out: int, /) -> None: ...
+    def attention(self, layer: int, query: _View, scale: float, window: int, soft_cap: float, out: int, /) -> None: ...
+    def gated(self, gate: _View, up: _View, kind: str, out: int, /) -> None: ...
+    def activation(self, x: _View, kind: str, /) -> None: ...
+    def scale(self, x: _View, factor: float, /) -> None: ...
+    def soft_cap(self, x: _View, cap: float, /) -> None: ...
+    def sigmoid_gate(self, x: _View, gate: _View, /) -> None: ...
     def add(self, x: _View, y: _View, /) -> None: ...
     def select(self, x: _View, out: int, /) -> None: ...
     def start_profile(self, cpu_time: bool) -> None: ...
@@ -233,6 +289,7 @@ def attention(
     seq_lens: npt.NDArray[np.int32],
     pool: ThreadPool,
     isa: str,
+    soft_cap: float = 0.0,
 ) -> None: ...
 def linear(
     x: npt.NDArray[np.float32],
@@ -243,7 +300,9 @@ def linear(
     *,
     norm: Sequence[float] = ...,
     eps: float = ...,
+    norm_bias: Sequence[float] | None = ...,
     up: npt.NDArray[np.float32] | None = ...,
+    kind: str | None = ...,
     add: bool = ...,
     gated: bool = ...,
 ) -> None: ...
@@ -258,13 +317,27 @@ def rms_norm(
     pool: ThreadPool,
     isa: str,
 ) -> None: ...
-def silu_mul(
+def layer_norm(
+    x: npt.NDArray[np.float32],
+    weight: npt.NDArray[np.float32],
+    bias: npt.NDArray[np.float32] | None,
+    eps: float,
+    out: npt.NDArray[np.float32],
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
+def gated(
     gate: npt.NDArray[np.float32],
     up: npt.NDArray[np.float32],
     out: npt.NDArray[np.float32],
     pool: ThreadPool,
     isa: str,
+    kind: str = "silu",
 ) -> None: ...
+def activation(x: npt.NDArray[np.float32], kind: str, pool: ThreadPool, isa: str) -> None: ...
+def scale(x: npt.NDArray[np.float32], factor: float, pool: ThreadPool, isa: str) -> None: ...
+def soft_cap(x: npt.NDArray[np.float32], cap: float, pool: ThreadPool, isa: str) -> None: ...
+def sigmoid_gate(x: npt.NDArray[np.float32], gate: npt.NDArray[np.float32], pool: ThreadPool, isa: str) -> None: ...
 def add(
     x: npt.NDArray[np.float32],
     y: npt.NDArray[np.float32],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,11 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + eps) * weight
 
 
+def layer_norm(x: Array, weight: Array, bias: Array | float, eps: float) -> Array:
+    centred = x - x.mean(axis=1, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + eps) * weight + bias
+
+
 def rotary(x: Array, positions: Array, rope: RopeParams, head_dim: int) -> Array:
     half = len(rope.inv_freq)
     out = x.reshape(len(x), -1, head_dim).copy()
@@ -57,7 +63,14 @@ def rotary(x: Array, positions: Array, rope: RopeParams, head_dim: int) -> Array
 
 
 def attention(
-    query: Array, key: Array, value: Array, num_kv_heads: int, *, scale: float, window: int | None = None
+    query: Array,
+    key: Array,
+    value: Array,
+    num_kv_heads: int,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
 ) -> Array:
     """One whole sequence; query `[tokens, num_heads * head_dim]`, key and value `[tokens, num_kv_heads * head_dim]`."""
     tokens, head_dim = len(key), key.shape[1] // num_kv_heads
@@ -66,6 +79,8 @@ def attention(
         np.repeat(x.reshape(tokens, num_kv_heads, head_dim), q.shape[1] // num_kv_heads, axis=1) for x in (key, value)
     )
     scores = np.einsum("qhd,khd->hqk", q, k) * scale
+    if soft_cap is not None:
+        scores = soft_cap * np.tanh(scores / soft_cap)
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
     scores[:, (distance < 0) | (distance >= (window or tokens))] = -np.inf
     weights = np.exp(scores - scores.max(axis=2, keepdims=True))
@@ -73,8 +88,19 @@ def attention(
     return np.einsum("hqk,khd->qhd", weights, v).reshape(query.shape)
 
 
+def activation(x: Array, kind: str) -> Array:
+    """Of finite elements, float64; also where the formula of the contract would cancel or overflow."""
+    if kind == "relu":
+        return np.maximum(x, 0.0)
+    if kind == "gelu":
+        return x * np.array([math.erfc(-value / math.sqrt(2.0)) for value in x.flat]).reshape(x.shape) / 2
+    u = x if kind == "silu" else 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    with np.errstate(over="ignore"):
+        return x / (1 + np.exp(-u))
+
+
 def silu_mul(gate: Array, up: Array) -> Array:
-    return gate / (1 + np.exp(-gate)) * up
+    return activation(gate, "silu") * up
 
 
 def decoder(spec: DecoderSpec, w: dict[str, Array], token_ids: Sequence[int], kv_dtype: str = "float32") -> Array:

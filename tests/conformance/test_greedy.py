@@ -39,6 +39,22 @@ def test_what_sample_would_take(backend: Any, vocabulary: int, width: int) -> No
         assert [token < 0 for token in expected] == (wanted == 3).tolist()
 
 
+def test_logits_under_a_cap(backend: Any) -> None:
+    """Many of them are at the cap exactly; then the first one wins."""
+    rng = np.random.default_rng(1)
+    x, head = 20 * rng.standard_normal((12, 64), np.float32), rng.standard_normal((300, 64), np.float32)
+    kv = backend.allocate_kv(kv_shape(max_tokens=512))
+    scatter_blocks(kv, [len(x)])
+    table, matrix = backend.matrix([x]), backend.matrix([head])
+    compiled = backend.compile(
+        lambda ops: ops.soft_cap(ops.logits(ops.embedding(table), matrix, None), 2.0), kv, len(x)
+    )
+    batch = step([np.arange(12)], [(0, 0, 12)])
+    logits = np.array(compiled.run(batch))
+    assert (np.sum(logits == np.float32(2.0), axis=1) > 1).any()
+    assert compiled.run_greedy(batch).tolist() == logits.argmax(axis=1).tolist()
+
+
 def test_the_screen_takes_what_it_says(backend: Any) -> None:
     head = np.random.default_rng(0).standard_normal((300, 64), np.float32)
     screen = backend.screen(backend.matrix([head]))

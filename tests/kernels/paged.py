@@ -118,6 +118,7 @@ class PagedSequences:
         seq_lens: Sequence[int] | None = None,
         window: int = 0,
         scale: float | None = None,
+        soft_cap: float = 0.0,
         pool: Any = None,
         isa: str | None = None,
     ) -> list[Array]:
@@ -144,6 +145,7 @@ class PagedSequences:
             np.array(seq_lens or [self.lengths[row] for row, _ in chunks], np.int32),
             pool or self.pool,
             isa or self.isa,
+            soft_cap,
         )
         assert (out[[0, -1]] == 12345.0).all() and (out[:, :2] == 12345.0).all() and (out[:, -3:] == 12345.0).all()
         return [out[1:-1, 2:-3][a:b].copy() for a, b in itertools.pairwise(start)]
@@ -175,7 +177,16 @@ class PagedSequences:
             weights[..., begin : begin + 128] = rounded * np.exp(piece_top - top)
         return weights
 
-    def expect(self, row: int, queries: Array, num_heads: int, *, end: int | None = None, window: int = 0) -> Array:
+    def expect(
+        self,
+        row: int,
+        queries: Array,
+        num_heads: int,
+        *,
+        end: int | None = None,
+        window: int = 0,
+        soft_cap: float = 0.0,
+    ) -> Array:
         """The textbook formula in float64 for the last tokens of the first `end` of a row, roundings of the path
         included."""
         end = self.lengths[row] if end is None else end
@@ -187,6 +198,8 @@ class PagedSequences:
         )
         q = self.rounded_queries(queries).astype(np.float64)
         scores = np.einsum("qhd,khd->hqk", q.reshape(-1, num_heads, self.head_dim), keys) * self.head_dim**-0.5
+        if soft_cap:
+            scores = soft_cap * np.tanh(scores / soft_cap)
         position = np.arange(end - len(queries), end)[:, None]
         token = np.arange(end)
         hidden = token > position

@@ -66,6 +66,23 @@ def test_chunks_match_float64(isa: str, dtype: str, shape: tuple[int, int, int, 
         check(s, output, s.expect(row, query, heads * group, window=window))
 
 
+@pytest.mark.parametrize("isa", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [*SHAPES, (1, 4, 256, 16), (2, 2, 255, 32), (1, 2, 300, 16)], ids=str)
+@pytest.mark.parametrize("window", [0, 20])
+def test_capped_scores_match_float64(isa: str, dtype: str, shape: tuple[int, int, int, int], window: int) -> None:
+    """With queries so large that the cap bites; the same queries without a cap give something else."""
+    heads, group, head_dim, block_size = shape
+    lengths, new = (300, 40, 130, 7, 129, 1), (300, 33, 64, 7, 1, 1)
+    s = PagedSequences(lengths, isa=isa, dtype=dtype, num_kv_heads=heads, head_dim=head_dim, block_size=block_size)
+    chunks = [(row, 4 * s.queries(row, heads * group)[-count:]) for row, count in enumerate(new)]
+    plain = s.attend(chunks, heads * group, window=window)
+    capped = s.attend(chunks, heads * group, window=window, soft_cap=2.5)
+    for (row, query), output in zip(chunks, capped, strict=True):
+        check(s, output, s.expect(row, query, heads * group, window=window, soft_cap=2.5))
+    assert np.abs(plain[0] - capped[0]).max() > 0.1
+
+
 EQUALITY_SHAPES = [(3, 3, 64, 16), (2, 1, 80, 32), (1, 4, 7, 8), (2, 7, 16, 1)]
 LENGTHS = (700, 129, 1, 260)
 
@@ -78,21 +95,23 @@ def two_threads() -> Any:
 @pytest.mark.parametrize("isa", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", EQUALITY_SHAPES, ids=str)
-@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize(("window", "soft_cap"), [(0, 0.0), (100, 0.0), (100, 2.0)])
 def test_bits_depend_on_nothing_but_the_row(
-    isa: str, dtype: str, shape: tuple[int, int, int, int], window: int, two_threads: Any
+    isa: str, dtype: str, shape: tuple[int, int, int, int], window: int, soft_cap: float, two_threads: Any
 ) -> None:
     heads, group, head_dim, block_size = shape
     num_heads = heads * group
     common: dict[str, Any] = {"isa": isa, "dtype": dtype, "num_kv_heads": heads, "head_dim": head_dim}
     s = PagedSequences(LENGTHS, block_size=block_size, **common)
     queries = [s.queries(row, num_heads) for row in range(len(LENGTHS))]
-    whole = [s.attend([(row, q)], num_heads, window=window)[0] for row, q in enumerate(queries)]
+    whole = [s.attend([(row, q)], num_heads, window=window, soft_cap=soft_cap)[0] for row, q in enumerate(queries)]
     assert all(np.isfinite(x).all() for x in whole)
 
     batch = [(3, queries[3][-64:]), (0, queries[0][-1:]), (2, queries[2]), (1, queries[1][-7:])]
     for pool in (None, two_threads):
-        for (row, q), output in zip(batch, s.attend(batch, num_heads, window=window, pool=pool), strict=True):
+        for (row, q), output in zip(
+            batch, s.attend(batch, num_heads, window=window, soft_cap=soft_cap, pool=pool), strict=True
+        ):
             assert np.array_equal(output, whole[row][-len(q) :])
 
     # Chunks of a long prompt, each seeing the tokens up to its end only.
@@ -100,12 +119,12 @@ def test_bits_depend_on_nothing_but_the_row(
     sevens = [(begin, min(begin + 7, 700)) for begin in range(0, 700, 7)]
     for begin, end in [*single, *sevens, (0, 300), (300, 600), (600, 700)]:
         chunk = [(0, queries[0][begin:end])]
-        (output,) = s.attend(chunk, num_heads, window=window, seq_lens=[end], pool=two_threads)
+        (output,) = s.attend(chunk, num_heads, window=window, soft_cap=soft_cap, seq_lens=[end], pool=two_threads)
         assert np.array_equal(output, whole[0][begin:end])
 
     for other_size in {1, 2, 16, 256} - {block_size}:
         other = PagedSequences(LENGTHS, block_size=other_size, block_seed=9, **common)
-        outputs = other.attend(list(enumerate(queries)), num_heads, window=window, pool=two_threads)
+        outputs = other.attend(list(enumerate(queries)), num_heads, window=window, soft_cap=soft_cap, pool=two_threads)
         assert all(map(np.array_equal, outputs, whole))
 
 
@@ -131,12 +150,13 @@ def test_tokens_out_of_sight_contribute_nothing(isa: str, dtype: str, block_size
 
 @pytest.mark.parametrize("isa", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_nan_reaches_the_output_of_its_row_only(isa: str, dtype: str) -> None:
+@pytest.mark.parametrize("soft_cap", [0.0, 3.0])
+def test_a_nan_reaches_the_output_of_its_row_only(isa: str, dtype: str, soft_cap: float) -> None:
     s = PagedSequences([200, 200], isa=isa, dtype=dtype)
     queries = s.queries(0, 4)
-    (expected,) = s.attend([(0, queries)], 4)
+    (expected,) = s.attend([(0, queries)], 4, soft_cap=soft_cap)
     queries[7, 3 * 16 + 5] = np.nan
-    (actual,) = s.attend([(0, queries)], 4)
+    (actual,) = s.attend([(0, queries)], 4, soft_cap=soft_cap)
     broken = np.zeros(expected.shape, bool)
     broken[7, 3 * 16 :] = True
     assert np.isnan(actual[broken]).all()

@@ -64,9 +64,9 @@ def test_a_decoder_has_four_products_a_layer_and_no_op_of_rows_beside_them() -> 
     calls = fuse(recorder.calls, result)
     assert [call.method for call in calls] == [
         "embedding",
-        *("rms_norm_linear", "rotary_write_kv", "attention", "linear_add", "rms_norm_linear_silu_mul", "linear_add"),
+        *("rms_norm_linear", "rotary_write_kv", "attention", "linear_add", "rms_norm_linear_gated", "linear_add"),
         *("rms_norm_linear", "rotary_write_kv", "attention"),
-        *("select", "select", "linear_add", "rms_norm_linear_silu_mul", "linear_add"),  # the last layer's
+        *("select", "select", "linear_add", "rms_norm_linear_gated", "linear_add"),  # the last layer's
         "rms_norm_linear",
     ]
     assert last_uses(calls, result)[result.root] == len(calls)
@@ -149,7 +149,7 @@ def test_a_sum_into_a_part_is_joined() -> None:
         y = ops.linear(ops.embedding(TABLE), WIDE)
         return ops.gated(left, ops.add(right, y), "silu")
 
-    assert methods(build) == ["embedding", "linear", "embedding", "linear_add", "silu_mul"]
+    assert methods(build) == ["embedding", "linear", "embedding", "linear_add", "gated"]
 
 
 def gate_of(weight: Any, take: Callable[[Any, Any], tuple[Any, Any]], *, again: bool = False) -> list[str]:
@@ -162,15 +162,72 @@ def gate_of(weight: Any, take: Callable[[Any, Any], tuple[Any, Any]], *, again: 
 
 
 def test_a_gate_joins_the_product_whose_halves_it_takes() -> None:
-    assert gate_of(Shape(16, 8), lambda gate, up: (gate, up)) == ["embedding", "linear_silu_mul"]
+    assert gate_of(Shape(16, 8), lambda gate, up: (gate, up)) == ["embedding", "linear_gated"]
     for apart in (
         gate_of(Shape(16, 8), lambda gate, up: (up, gate)),
         gate_of(Shape(16, 8), lambda gate, up: (gate, gate)),
         gate_of(Shape(16, 8, has_halves=False), lambda gate, up: (gate, up)),
     ):
-        assert apart == ["embedding", "linear", "silu_mul"]
+        assert apart == ["embedding", "linear", "gated"]
     read_by_another = gate_of(Shape(16, 8), lambda gate, up: (gate, up), again=True)
-    assert read_by_another == ["embedding", "linear", "silu_mul", "silu_mul"]
+    assert read_by_another == ["embedding", "linear", "gated", "gated"]
+
+
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu"])
+def test_layer_norms_activations_and_every_gate_join_their_products(kind: str) -> None:
+    def build(ops: Any) -> Any:
+        x = ops.embedding(TABLE)
+        x = ops.add(x, ops.linear(ops.layer_norm(x, NORM, None, 1e-5), WIDE))
+        up = ops.linear(ops.layer_norm(x, NORM, NORM, 1e-5), WIDE)
+        x = ops.add(x, ops.linear(ops.activation(up, kind), WIDE))
+        halves = ops.split(ops.linear(ops.layer_norm(x, NORM, NORM, 1e-5), Shape(16, 8)), (8, 8))
+        x = ops.add(x, ops.linear(ops.gated(*halves, kind), WIDE))
+        return ops.linear(ops.gated(x, ops.embedding(TABLE), kind), WIDE)
+
+    assert methods(build) == [
+        "embedding",
+        *("layer_norm_linear", "add"),  # the sum is normalised here
+        *("layer_norm_linear", "activation_linear_add"),
+        *("layer_norm_linear_gated", "linear_add"),
+        *("embedding", "gated_linear"),
+    ]
+
+
+def activated_is_read_twice(ops: Any) -> Any:
+    x = ops.activation(ops.linear(ops.embedding(TABLE), WIDE), "relu")
+    return ops.add(ops.linear(x, WIDE), x)
+
+
+def activated_is_the_result(ops: Any) -> Any:
+    x = ops.activation(ops.linear(ops.embedding(TABLE), WIDE), "relu")
+    ops.linear(x, WIDE)
+    return x
+
+
+def a_part_of_the_activated_is_multiplied(ops: Any) -> Any:
+    x = ops.activation(ops.linear(ops.embedding(TABLE), WIDE), "relu")
+    return ops.linear(ops.split(x, (4, 4))[1], Shape(8, 4))
+
+
+def a_part_is_activated(ops: Any) -> Any:
+    _, right = ops.split(ops.linear(ops.embedding(TABLE), WIDE), (4, 4))
+    ops.activation(right, "relu")
+    return ops.linear(ops.embedding(TABLE), WIDE)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [activated_is_read_twice, activated_is_the_result, a_part_of_the_activated_is_multiplied, a_part_is_activated],
+)
+def test_an_activation_that_others_need_stays(build: Callable[[Any], Any]) -> None:
+    assert "activation" in methods(build)
+
+
+def test_norms_of_heads_stay_apart() -> None:
+    def build(ops: Any) -> Any:
+        return ops.linear(ops.rms_norm(ops.embedding(TABLE), [1.0] * 4, 1e-5), WIDE)
+
+    assert methods(build) == ["embedding", "rms_norm", "linear"]
 
 
 def test_only_the_key_that_was_rotated_with_its_query_is_written_with_them() -> None:
@@ -221,6 +278,15 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
     def norm_of_another_width(ops: Any, matrix: Any) -> Any:
         return ops.linear(ops.rms_norm(ops.embedding(matrix(5, 8)), [1.0] * 7, 1e-5), matrix(8, 8))
 
+    def layer_norm_of_another_width(ops: Any, matrix: Any) -> Any:
+        return ops.linear(ops.layer_norm(ops.embedding(matrix(5, 8)), [1.0] * 4, None, 1e-5), matrix(8, 8))
+
+    def bias_of_another_width(ops: Any, matrix: Any) -> Any:
+        return ops.linear(ops.layer_norm(ops.embedding(matrix(5, 8)), [1.0] * 8, [1.0] * 4, 1e-5), matrix(8, 8))
+
+    def activation_of_no_such_kind(ops: Any, matrix: Any) -> Any:
+        return ops.linear(ops.activation(ops.embedding(matrix(5, 8)), "swish"), matrix(8, 8))
+
     def gate_of_another_width(ops: Any, matrix: Any) -> Any:
         gated = ops.gated(ops.embedding(matrix(5, 8)), ops.embedding(matrix(5, 4)), "silu")
         return ops.linear(gated, matrix(8, 8))
@@ -236,16 +302,19 @@ def test_joined_ops_that_do_not_fit_are_refused() -> None:
     slots = [native.add_slot(width, selected) for width, selected in ((8, False), (16, False), (16, True))]
     weight = CpuBackend("float32", isa="portable").matrix([np.ones((40, 8), np.float32)])
     with pytest.raises(ValueError, match=r"^weight: must have two halves of rows that both begin at panels"):
-        native.linear_silu_mul((slots[0], 0, 8), weight, [], slots[1])
+        native.linear_gated("silu", (slots[0], 0, 8), weight, [], slots[1])
     weight = CpuBackend("float32", isa="portable").matrix([np.ones((32, 8), np.float32)])
     with pytest.raises(ValueError, match=r"^out: must have a row for every token"):
-        native.linear_silu_mul((slots[0], 0, 8), weight, [], slots[2])
+        native.linear_gated("silu", (slots[0], 0, 8), weight, [], slots[2])
     with pytest.raises(ValueError, match=r"^out: must be another slot than the inputs"):
-        native.linear_silu_mul((slots[1], 0, 8), weight, [], slots[1])
+        native.linear_gated("silu", (slots[1], 0, 8), weight, [], slots[1])
 
     for build, match in [
         (sum_of_two_widths, r"^y: must be as wide as x"),
         (norm_of_another_width, r"^weight: x is 8 wide, which is not a multiple of its length 7"),
+        (layer_norm_of_another_width, r"^weight: must be as wide as x"),
+        (bias_of_another_width, r"^norm_bias: must be as long as the weight"),
+        (activation_of_no_such_kind, r"^kind: swish; must be silu, gelu, gelu_tanh or relu"),
         (gate_of_another_width, r"^up: must be as wide"),
         (no_norm, r"^weight: x is 8 wide"),
         (sum_of_all_and_selected, r"^into: must have the selected rows only"),
@@ -307,7 +376,7 @@ def test_a_program_is_profiled_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(apart.run(batch), expected)
 
 
-@pytest.mark.parametrize("source", ["rms_norm", "silu_mul", "plain"])
+@pytest.mark.parametrize("source", ["rms_norm", "layer_norm", "gated", "activation", "plain"])
 def test_weights_in_pieces_are_joined_piece_by_piece(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows kept in several formats are a product each, side by side, stored or added; the bits are those of the ops."""
     backend = CpuBackend("float32", num_threads=2)
@@ -322,14 +391,19 @@ def test_weights_in_pieces_are_joined_piece_by_piece(source: str, monkeypatch: p
         half_scales=True,
     )
     weight = backend.matrix([rng.standard_normal((3, 8)).astype(np.float32), grouped])
-    table = backend.matrix([rng.standard_normal((11, 8)).astype(np.float32)])
+    table, square = (backend.matrix([rng.standard_normal((n, 8)).astype(np.float32)]) for n in (11, 8))
     assert len(weight.pieces) == 2
     kv = one_block_kv(backend)
 
     def taken(ops: Any, x: Any) -> Any:
-        if source == "plain":
-            return x
-        return ops.rms_norm(x, NORM, 1e-5) if source == "rms_norm" else ops.gated(x, x, "silu")
+        makers: dict[str, Callable[[], Any]] = {
+            "plain": lambda: x,
+            "rms_norm": lambda: ops.rms_norm(x, NORM, 1e-5),
+            "layer_norm": lambda: ops.layer_norm(x, NORM, NORM, 1e-5),
+            "gated": lambda: ops.gated(x, x, "gelu"),
+            "activation": lambda: ops.activation(ops.linear(x, square), "relu"),
+        }
+        return makers[source]()
 
     def build(ops: Any) -> Any:
         x, y = ops.embedding(table), ops.embedding(table)

@@ -14,7 +14,8 @@ from octavo import _native
 
 KEPT = (*DTYPES, *FORMATS)
 EPS = 1e-5
-KINDS = ("rows", "rms_norm", "silu_mul")
+KINDS = ("rows", "rms_norm", "layer_norm", "layer_norm_without_bias", "silu_mul", "gelu_mul", "gelu_tanh", "relu")
+"""What a product takes; `..._mul` is gated, the last two are activated."""
 SOME_SHAPES = [(1, 1), (48, 2), (47, 31), (33, 64), (97, 129), (144, 576)]
 SOME_ROWS = (1, 2, 3, 8, 9, 17, 70, 512)
 
@@ -37,6 +38,7 @@ class Case:
         self.weight = GroupWeight(n, k, isa, kept) if kept in FORMATS else Weight(n, k, isa, kept)
         self.norm = np.random.default_rng(2).standard_normal(k).astype(np.float32)
         self.bias = np.random.default_rng(3).standard_normal(n).astype(np.float32)
+        self.norm_bias = np.random.default_rng(7).standard_normal(k).astype(np.float32)
         self.x, self.up, self.there = values(512, k, 4), values(512, k, 5), values(512, n, 6)
 
     def apart(self, kind: str, rows: Any, pool: Any) -> Any:
@@ -44,31 +46,42 @@ class Case:
         made = np.empty_like(self.x[rows])
         if kind == "rms_norm":
             _native.rms_norm(self.x[rows], self.norm, EPS, made, pool, self.isa)
-        elif kind == "silu_mul":
-            _native.silu_mul(self.x[rows], self.up[rows], made, pool, self.isa)
+        elif kind.startswith("layer_norm"):
+            bias = self.norm_bias if kind == "layer_norm" else None
+            _native.layer_norm(self.x[rows], self.norm, bias, EPS, made, pool, self.isa)
+        elif kind.endswith("_mul"):
+            _native.gated(self.x[rows], self.up[rows], made, pool, self.isa, kind.removesuffix("_mul"))
         else:
-            made = self.x[rows]
+            made = self.x[rows].copy()
+            if kind != "rows":
+                _native.activation(made, kind, pool, self.isa)
         return self.weight.linear(made, pool, self.bias)
 
     def joined(self, kind: str, rows: Any, pool: Any, *, add: bool) -> Any:
         out = Guarded(len(rows), len(self.bias))
         if add:
             out.rows[:] = self.there[rows]
-        more: dict[str, Any] = {}
-        if kind == "rms_norm":
-            more = {"norm": self.norm.tolist(), "eps": EPS}
-        elif kind == "silu_mul":
-            more = {"up": poisoned(self.up[rows])}
+        more = self.normed(kind)
+        if kind.endswith("_mul"):
+            more = {"up": poisoned(self.up[rows]), "kind": kind.removesuffix("_mul")}
+        elif kind in ("gelu_tanh", "relu"):
+            more = {"kind": kind}
         bias = self.bias.tolist()
         _native.linear(poisoned(self.x[rows]), self.weight.matrix, bias, out.rows, pool, add=add, **more)
         return out.result()
 
-    def gated(self, kind: str, rows: Any, pool: Any) -> Any:
+    def normed(self, kind: str) -> dict[str, Any]:
+        """What the kernel is told of a norm."""
+        if "norm" not in kind:
+            return {}
+        bias = self.norm_bias.tolist() if kind == "layer_norm" else []
+        more = {"norm_bias": bias} if kind.startswith("layer_norm") else {}
+        return {"norm": self.norm.tolist(), "eps": EPS, **more}
+
+    def gated(self, kind: str, rows: Any, pool: Any, activation: str = "silu") -> Any:
         out = Guarded(len(rows), len(self.bias) // 2)
-        more: dict[str, Any] = {"norm": self.norm.tolist(), "eps": EPS} if kind == "rms_norm" else {}
-        _native.linear(
-            poisoned(self.x[rows]), self.weight.matrix, self.bias.tolist(), out.rows, pool, gated=True, **more
-        )
+        x, bias, more = poisoned(self.x[rows]), self.bias.tolist(), self.normed(kind)
+        _native.linear(x, self.weight.matrix, bias, out.rows, pool, gated=True, kind=activation, **more)
         return out.result()
 
 
@@ -99,14 +112,14 @@ def test_a_gated_product_has_the_bits_of_product_and_gate(
     """Gate and up are the halves of one weight, with and without a bias, over plain and normalised rows."""
     case = Case((2 * inner, k), isa, kept)
     assert case.weight.matrix.has_halves
-    for kind in ("rows", "rms_norm"):
+    for kind, activation in (("rows", "silu"), ("rms_norm", "gelu_tanh"), ("layer_norm", "gelu"), ("rows", "relu")):
         whole = case.apart(kind, np.arange(512), pools[0])
         expected = np.empty((512, inner), np.float32)
-        _native.silu_mul(whole[:, :inner], whole[:, inner:], expected, pools[0], isa)
+        _native.gated(whole[:, :inner], whole[:, inner:], expected, pools[0], isa, activation)
         assert np.isfinite(expected).all()
         for count in SOME_ROWS:
             rows = np.random.default_rng(count).permutation(512)[:count]
-            assert np.array_equal(case.gated(kind, rows, pools[count % 3]), expected[rows])
+            assert np.array_equal(case.gated(kind, rows, pools[count % 3], activation), expected[rows])
 
 
 @pytest.mark.parametrize("kept", KEPT)
@@ -137,4 +150,7 @@ def test_inputs_that_do_not_fit_are_refused(pools: list[Any]) -> None:
     refused("up must have the shape of x", call(up=np.ones((2, 3), np.float32)))
     refused("up must have the shape of x", call(up=np.ones((1, 4), np.float32)))
     refused("up does not go with a norm", call(up=x, norm=[1.0] * 4))
+    refused("norm_bias must hold k values, beside norm", call(norm=[1.0] * 4, norm_bias=[1.0] * 3))
+    refused("norm_bias must hold k values, beside norm", call(norm_bias=[1.0] * 4))
+    refused("kind: tanh; must be silu, gelu, gelu_tanh or relu", call(kind="tanh"))
     assert (out == 1).all()

@@ -29,6 +29,9 @@ SHAPE = KVShape(
     max_num_seqs=5,
     max_blocks_per_seq=8,
 )
+NUM_POSITIONS = MAX_POSITION + 2
+"""Learned ones."""
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 ROPE = RopeParams(inv_freq=(1.0, 0.1), scale=1.0, max_position=MAX_POSITION)
 PARTIAL_ROPE = RopeParams(inv_freq=(0.7,), scale=0.5, max_position=MAX_POSITION + 1)
 
@@ -118,9 +121,16 @@ def graphs(draw: Callable[..., Any]) -> list[Instruction]:
         "rotary",
         "write_kv",
         "attention",
-        "silu_mul",
+        "gated",
         "add",
         "select",
+        "add_positions",
+        "layer_norm",
+        "head_norm",
+        "activation",
+        "scale",
+        "soft_cap",
+        "sigmoid_gate",
     )
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=3, max_size=25)):
         if kind == "embedding":
@@ -145,11 +155,29 @@ def graphs(draw: Callable[..., Any]) -> list[Instruction]:
         elif kind == "attention" and (x := pick(lambda h: not h.selected)) is not None:
             program.append((kind, draw(st.integers(0, 2)), x, draw(st.sampled_from([None, 3]))))
             new(handles[x].width, False)
-        elif kind in ("silu_mul", "add") and (x := pick(lambda h: True)) is not None:
+        elif kind == "layer_norm" and (x := pick(lambda h: True)) is not None:
+            program.append((kind, x, draw(st.booleans())))
+            new(handles[x].width, handles[x].selected)
+        elif kind == "head_norm" and (x := pick(lambda h: True)) is not None:
+            program.append((kind, x))
+            new(handles[x].width, handles[x].selected)
+        elif kind == "add_positions" and (x := pick(lambda h: not h.selected)) is not None:
+            program.append((kind, x, draw(st.integers(0, 2))))
+            consume(x)
+        elif kind in ("activation", "scale", "soft_cap") and (x := pick(lambda h: True)) is not None:
+            program.append((kind, x, draw(st.sampled_from(ACTIVATIONS))))
+            consume(x)
+        elif kind == "sigmoid_gate" and (x := pick(lambda h: True)) is not None:
+            like = handles[x]
+            y = pick(lambda h, like=like: h.selected == like.selected and not h.overlaps(like))
+            if y is not None:
+                program.append((kind, x, y))
+                consume(x)
+        elif kind in ("gated", "add") and (x := pick(lambda h: True)) is not None:
             like = handles[x]
             in_place = kind == "add"
             y = pick(lambda h, like=like, in_place=in_place: h.fits(like) and not (in_place and h.straddles(like)))
-            program.append((kind, x, y))
+            program.append((kind, x, y, *([] if in_place else [draw(st.sampled_from(ACTIVATIONS))])))
             if in_place:
                 consume(x)
             else:
@@ -161,12 +189,16 @@ def graphs(draw: Callable[..., Any]) -> list[Instruction]:
     return [*program, ("result", result)]
 
 
+def width_of(tensor: Any) -> int:
+    return int(tensor.shape[1] if isinstance(tensor, np.ndarray) else tensor.width)
+
+
 def interpret(program: list[Instruction], backend: Any) -> Callable[[Any], Any]:
     """The build function of a graph. Keys and queries are normalised, so that scores stay small."""
     rng = np.random.default_rng(7)
     matrices = {
         (n, k): backend.matrix([(rng.standard_normal((n, k)) / k**0.5).astype(np.float32)])
-        for n in (8, 16, 24, VOCAB)
+        for n in (8, 16, 24, VOCAB, NUM_POSITIONS)
         for k in (8, 16, 24)
     }
     vectors = {n: backend.vector(rng.uniform(0.5, 1.5, n).astype(np.float32)) for n in (8, 16, 24)}
@@ -180,9 +212,8 @@ def interpret(program: list[Instruction], backend: Any) -> Callable[[Any], Any]:
                 case "rms_norm", [x, width]:
                     tensors.append(ops.rms_norm(tensors[x], vectors[width], 1e-3))
                 case "linear", [x, width]:
-                    source = tensors[x]
-                    k = source.shape[1] if isinstance(source, np.ndarray) else source.width
-                    tensors.append(ops.linear(source, matrices[width, k], vectors[width] if width == 16 else None))
+                    weight = matrices[width, width_of(tensors[x])]
+                    tensors.append(ops.linear(tensors[x], weight, vectors[width] if width == 16 else None))
                 case "split", [x, widths]:
                     tensors.extend(ops.split(tensors[x], widths))
                 case "rotary", [x, partial]:
@@ -191,11 +222,27 @@ def interpret(program: list[Instruction], backend: Any) -> Callable[[Any], Any]:
                     keys = ops.rms_norm(tensors[key], vectors[NUM_KV_HEADS * HEAD_DIM], 1e-3)
                     ops.write_kv(layer, keys, tensors[value])
                 case "attention", [layer, x, window]:
-                    width = tensors[x].shape[1] if isinstance(tensors[x], np.ndarray) else tensors[x].width
-                    query = ops.rms_norm(tensors[x], vectors[width], 1e-3)
-                    tensors.append(ops.paged_attention(layer, query, scale=0.5, window=window))
-                case "silu_mul", [x, y]:
-                    tensors.append(ops.gated(tensors[x], tensors[y], "silu"))
+                    query = ops.rms_norm(tensors[x], vectors[width_of(tensors[x])], 1e-3)
+                    cap = 1.5 if layer == 1 else None
+                    tensors.append(ops.paged_attention(layer, query, scale=0.5, window=window, soft_cap=cap))
+                case "gated", [x, y, activation]:
+                    tensors.append(ops.gated(tensors[x], tensors[y], activation))
+                case "layer_norm", [x, biased]:
+                    vector = vectors[width_of(tensors[x])]
+                    tensors.append(ops.layer_norm(tensors[x], vector, vector if biased else None, 1e-2))
+                case "head_norm", [x]:
+                    tensors.append(ops.rms_norm(tensors[x], vectors[8], 1e-3))
+                case "add_positions", [x, offset]:
+                    tensors.append(ops.add_positions(tensors[x], matrices[NUM_POSITIONS, width_of(tensors[x])], offset))
+                case "activation", [x, activation]:
+                    tensors.append(ops.activation(tensors[x], activation))
+                case "scale", [x, _]:
+                    tensors.append(ops.scale(tensors[x], -0.5))
+                case "soft_cap", [x, _]:
+                    tensors.append(ops.soft_cap(tensors[x], 0.7))
+                case "sigmoid_gate", [x, y]:
+                    gate = ops.split(tensors[y], (1, width_of(tensors[y]) - 1))[0]
+                    tensors.append(ops.sigmoid_gate(tensors[x], gate))
                 case "add", [x, y]:
                     tensors.append(ops.add(tensors[x], tensors[y]))
                 case "select", [x]:
@@ -566,15 +613,33 @@ WHOLE, OTHER, WIDE, FEW = (0, 0, 8), (1, 0, 8), (2, 0, 24), (3, 0, 8)
         ("layer", "write_kv", (-1, WHOLE, OTHER)),
         ("key, value", "write_kv", (0, WIDE, OTHER)),
         ("value", "write_kv", (0, WHOLE, FEW)),
-        ("layer", "attention", (3, WHOLE, 0.5, 0, 1)),
-        ("query", "attention", (0, (2, 0, 12), 0.5, 0, 1)),
-        ("query", "attention", (0, FEW, 0.5, 0, 1)),
-        ("scale", "attention", (0, WHOLE, float("nan"), 0, 1)),
-        ("window", "attention", (0, WHOLE, 0.5, -1, 1)),
-        ("out", "attention", (0, WHOLE, 0.5, 0, 0)),
-        ("up", "silu_mul", (WHOLE, WIDE, 1)),
-        ("up", "silu_mul", (WHOLE, FEW, 1)),
-        ("out", "silu_mul", (WHOLE, OTHER, 1)),
+        ("layer", "attention", (3, WHOLE, 0.5, 0, 0.0, 1)),
+        ("query", "attention", (0, (2, 0, 12), 0.5, 0, 0.0, 1)),
+        ("query", "attention", (0, FEW, 0.5, 0, 0.0, 1)),
+        ("scale", "attention", (0, WHOLE, float("nan"), 0, 0.0, 1)),
+        ("window", "attention", (0, WHOLE, 0.5, -1, 0.0, 1)),
+        ("soft_cap", "attention", (0, WHOLE, 0.5, 0, -1.0, 1)),
+        ("soft_cap", "attention", (0, WHOLE, 0.5, 0, float("nan"), 1)),
+        ("out", "attention", (0, WHOLE, 0.5, 0, 0.0, 0)),
+        ("up", "gated", (WHOLE, WIDE, "silu", 1)),
+        ("up", "gated", (WHOLE, FEW, "silu", 1)),
+        ("out", "gated", (WHOLE, OTHER, "silu", 1)),
+        ("kind", "gated", (WHOLE, OTHER, "tanh", 2)),
+        ("kind", "activation", (WHOLE, "")),
+        ("x", "activation", ((0, 4, 8), "relu")),
+        ("weight", "rms_norm", (WIDE, [1.0] * 9, 1e-5, 1)),
+        ("weight", "layer_norm", (WHOLE, [1.0] * 4, [], 1e-5, 1)),
+        ("norm_bias", "layer_norm", (WHOLE, [1.0] * 8, [1.0] * 4, 1e-5, 1)),
+        ("out", "layer_norm", (WHOLE, [1.0] * 8, [], 1e-5, 0)),
+        ("x", "scale", ((5, 0, 8), 2.0)),
+        ("factor", "scale", (WHOLE, float("inf"))),
+        ("x", "soft_cap", ((0, 0, 9), 2.0)),
+        ("cap", "soft_cap", (WHOLE, 0.0)),
+        ("cap", "soft_cap", (WHOLE, -1.0)),
+        ("cap", "soft_cap", (WHOLE, float("nan"))),
+        ("gate", "sigmoid_gate", (WHOLE, OTHER)),
+        ("gate", "sigmoid_gate", (WHOLE, (3, 0, 1))),
+        ("x", "sigmoid_gate", ((0, 0, 9), (1, 0, 1))),
         ("y", "add", (WHOLE, WIDE)),
         ("y", "add", (WHOLE, FEW)),
         ("y", "add", ((2, 0, 8), (2, 4, 8))),
@@ -605,12 +670,21 @@ def test_matrices_that_do_not_fit_are_refused() -> None:
         program.linear(WHOLE, table, [], 1)
     with pytest.raises(ValueError, match=r"^bias: "):
         program.linear(WHOLE, table, [1.0], 2)
+    with pytest.raises(ValueError, match=r"^table: has 8 columns for an x of 24"):
+        program.add_positions(WIDE, table, 0)
+    with pytest.raises(ValueError, match=r"^x: must have a row for every token"):
+        program.add_positions(FEW, table, 0)
+    for offset in (-1, VOCAB):
+        with pytest.raises(ValueError, match=rf"^offset: must be one of the table's {VOCAB} rows"):
+            program.add_positions(WHOLE, table, offset)
     for isa in set(PATHS) - {"portable"}:
         foreign = _native.Matrix(_native.Arena(), VOCAB, 8, _native.WeightFormat.float32(), isa)
         with pytest.raises(ValueError, match=f"^matrix: is packed for {isa}"):
             program.linear(WHOLE, foreign, [], 2)
         with pytest.raises(ValueError, match=f"^matrix: is packed for {isa}"):
             program.embedding(foreign, 0)
+        with pytest.raises(ValueError, match=f"^matrix: is packed for {isa}"):
+            program.add_positions(WHOLE, foreign, 0)
 
 
 @pytest.mark.parametrize("count", [0, -1, (1 << 20) + 1])

@@ -95,6 +95,26 @@ def returns_what_is_gone(ops: Any, table: Any) -> Any:
     return x
 
 
+IN_PLACE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add_positions": lambda ops, x, table: ops.add_positions(x, table, 0),
+    "scale": lambda ops, x, table: ops.scale(x, 2.0),
+    "activation": lambda ops, x, table: ops.activation(x, "gelu"),
+    "soft_cap": lambda ops, x, table: ops.soft_cap(x, 2.0),
+    "sigmoid_gate": lambda ops, x, table: ops.sigmoid_gate(x, ops.split(ops.embedding(table), (1, 11))[0]),
+}
+
+
+@pytest.mark.parametrize("op", IN_PLACE)
+def test_ops_that_reuse_their_x_take_it(backend: CpuBackend, table: Any, op: str) -> None:
+    def build(ops: Any) -> Any:
+        x = ops.embedding(table)
+        IN_PLACE[op](ops, x, table)
+        return ops.gated(x, x, "silu")
+
+    with pytest.raises(ValueError, match=rf"^a tensor was used after {op} worked on it in place"):
+        compile_and_run(backend, build)
+
+
 @pytest.mark.parametrize(
     ("build", "op"),
     [

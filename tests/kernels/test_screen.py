@@ -226,3 +226,18 @@ def test_a_screen_belongs_to_the_last_op() -> None:
     other = Head(numbers(5, 64), numbers(64, 64), isa, "float32")
     with pytest.raises(ValueError, match="screen: is not of the head"):
         head.program.set_screen(other.screen)
+
+
+@pytest.mark.parametrize(("isa", "dtype"), WAYS)
+def test_logits_that_are_worked_on_are_not_screened(isa: str, dtype: str) -> None:
+    """The cap makes the largest logits equal: the first of them is wanted, not where the product is largest."""
+    rng = np.random.default_rng(0)
+    x, head = 20 * rng.standard_normal((6, 64), np.float32), rng.standard_normal((500, 64), np.float32)
+    screened = Head(x, head, isa, dtype)
+    screened.program.soft_cap((1, 0, 500), 3.0)
+    with pytest.raises(ValueError, match="screen: is not of the head"):
+        screened.program.set_screen(screened.screen)
+    expected = screened.expected(range(6))
+    largest = Head(x, head, isa, dtype).expected(range(6))
+    assert expected != largest
+    assert screened.program.run_greedy(*screened._step(range(6))).tolist() == expected

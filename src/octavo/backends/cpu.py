@@ -59,7 +59,7 @@ class _Value(msgspec.Struct):
 
 
 class _Recorder:
-    """Implements `Ops` by writing down what is to be done. `rotary` and `add` work in place, as the protocol allows."""
+    """Implements `Ops` by writing down what is to be done. What may reuse x's memory works in place."""
 
     def __init__(self) -> None:
         self.values: list[_Value] = []
@@ -106,16 +106,14 @@ class _Recorder:
     def paged_attention(
         self, layer: int, query: Tensor, *, scale: float, window: int | None = None, soft_cap: float | None = None
     ) -> Tensor:
-        capped = [] if soft_cap is None else [soft_cap]
-        return self._record("attention", query.width, (layer, query, scale, window or 0, *capped), like=query)
+        limits = (window or 0, 0.0 if soft_cap is None else soft_cap)
+        return self._record("attention", query.width, (layer, query, scale, *limits), like=query)
 
     def activation(self, x: Tensor, kind: Activation) -> Tensor:
         self._record("activation", None, (x, kind))
         return self._overwritten(x)
 
     def gated(self, gate: Tensor, up: Tensor, kind: Activation) -> Tensor:
-        if kind == "silu":
-            return self._record("silu_mul", gate.width, (gate, up), like=gate)
         return self._record("gated", gate.width, (gate, up, kind), like=gate)
 
     def experts(

@@ -4,8 +4,10 @@ A joined op gives the bits of its parts one after another: it saves passes over 
 else. Only neighbours are joined, so that nothing can have happened between them.
 
     rms_norm, linear            rms_norm_linear: rows are normalised while they are converted for the product
-    silu_mul, linear            silu_mul_linear
-    linear, silu_mul            ..._silu_mul: gate and up never leave the cache they were computed in
+    layer_norm, linear          layer_norm_linear
+    gated, linear               gated_linear
+    activation, linear          activation_linear
+    linear, gated               ..._gated: gate and up never leave the cache they were computed in
     any of these linears, add   ..._add: the product is added where it belongs instead of being stored
     rotary, rotary, write_kv    rotary_write_kv: query and key of a token are rotated, and the key stored, at once
 """
@@ -77,7 +79,7 @@ def _made_for(view: View, call: Call, width: int, num_reads: Counter[int]) -> bo
 
 def _prologue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
     source = before[-1]
-    if call.method != "linear" or source.method not in ("rms_norm", "silu_mul"):
+    if call.method != "linear" or source.method not in ("rms_norm", "layer_norm", "gated"):
         return None
     x, weight, bias = call.arguments
     if not _made_for(x, source, source.arguments[0].width, num_reads):
@@ -87,17 +89,28 @@ def _prologue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join |
     return 1, Call(f"{source.method}_linear", call.root, (*source.arguments, weight, bias))
 
 
+def _activate(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
+    """An activation works in place: nobody else may read what it makes, nor what stands beside it."""
+    source = before[-1]
+    if call.method != "linear" or source.method != "activation":
+        return None
+    taken, (x, *weight_and_bias) = source.arguments[0], call.arguments
+    if (x.root, x.offset, x.width) != (taken.root, taken.offset, taken.width) or num_reads[x.root] != 2:
+        return None
+    return 1, Call("activation_linear", call.root, (*source.arguments, *weight_and_bias))
+
+
 def _gate(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
     product = before[-1]
-    if call.method != "silu_mul" or product.method not in ("linear", "rms_norm_linear"):
+    if call.method != "gated" or product.method not in ("linear", "rms_norm_linear", "layer_norm_linear"):
         return None
-    gate, up = call.arguments
+    gate, up, kind = call.arguments
     weight = product.arguments[-2]
     halves = [(view.root, view.offset, 2 * view.width) for view in (gate, up)]
     expected = [(product.root, offset, weight.n) for offset in (0, weight.n // 2)]
     if halves != expected or num_reads[gate.root] != 2 or not weight.has_halves:
         return None
-    return 1, Call(f"{product.method}_silu_mul", call.root, product.arguments)
+    return 1, Call(f"{product.method}_gated", call.root, (kind, *product.arguments))
 
 
 def _epilogue(before: list[Call], call: Call, num_reads: Counter[int]) -> Join | None:
@@ -125,6 +138,7 @@ def _rotate_and_write(before: list[Call], call: Call, num_reads: Counter[int]) -
 
 _RULES: tuple[Callable[[list[Call], Call, Counter[int]], Join | None], ...] = (
     _prologue,
+    _activate,
     _gate,
     _epilogue,
     _rotate_and_write,

@@ -77,7 +77,7 @@ class RowKernels:
     def _silu_mul(self) -> Callable[[], Any]:
         gate, up = self._random(self._shapes.intermediate_size), self._random(self._shapes.intermediate_size)
         out = np.empty_like(gate)
-        return lambda: _native.silu_mul(gate, up, out, self._pool, self._isa)
+        return lambda: _native.gated(gate, up, out, self._pool, self._isa)
 
     def _add(self) -> Callable[[], Any]:
         x, y = self._random(self._shapes.hidden_size), self._random(self._shapes.hidden_size)
