@@ -71,7 +71,7 @@ def test_rms_norm_of_runs_is_that_of_each_by_itself(isa: str, runs: int, run: in
     expected = rms_norm(x.reshape(50 * runs, run), pools[0], isa, weight)
     assert np.array_equal(rms_norm(x, pools[1], isa, weight), expected.reshape(x.shape))
     with pytest.raises(ValueError, match="x must be a multiple of the weight wide"):
-        rms_norm(x, pools[1], isa, np.ones(run + 1, np.float32))
+        rms_norm(x, pools[1], isa, np.ones(runs * run + 1, np.float32))
 
 
 @pytest.mark.parametrize("isa", PATHS)
