@@ -25,7 +25,7 @@ class Matrix {
     void pack(const void* rows, const float* scales, const float* minimums, int64_t first_row, int64_t num_rows,
               ThreadPool& pool);
 
-    // Whether both halves of its rows begin at panels, as linear_silu_mul wants it.
+    // Whether both halves of its rows begin at panels, as linear_gated wants it.
     bool has_halves() const { return n % (2 * int64_t{kernels->panel_columns(format)}) == 0; }
 
     const Kernels* kernels;
