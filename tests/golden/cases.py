@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from support.tiny_models import TinyLlama
+from golden import family_cases
+from support.tiny_models import TinyFamily, TinyLlama
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
@@ -36,6 +37,10 @@ TINY: dict[str, TinyLlama] = {
 }
 """Random models. The prompts are longer than the window, and than the context the llama3 scaling starts from."""
 
+FAMILIES = family_cases.MODELS
+FAMILY_LENGTHS = (5, 90)
+FAMILY_TOKENS = 24
+
 TINY_LENGTHS = (1, 17, 90)
 TINY_TOKENS = 40
 STORIES_PROMPTS = ([1], [1, 403, 407, 261, 378], list(range(40, 140)))
@@ -48,9 +53,10 @@ MAX_POSITIONS = 12
 """Positions per prompt whose logits are kept."""
 
 
-def tiny_prompts(model: TinyLlama) -> list[list[int]]:
+def tiny_prompts(model: TinyLlama | TinyFamily) -> list[list[int]]:
     rng = np.random.default_rng(100 + model.seed)
-    return [rng.integers(3, model.vocab_size, length).tolist() for length in TINY_LENGTHS]
+    lengths = TINY_LENGTHS if isinstance(model, TinyLlama) else FAMILY_LENGTHS
+    return [rng.integers(3, model.vocab_size, length).tolist() for length in lengths]
 
 
 def real_prompts() -> list[list[int]]:

@@ -9,6 +9,7 @@ teacher-forced logits of prompt and answer at some positions.
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,39 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, GgufConfig, LlamaConfig, LlamaForCausalLM, MistralConfig
-from transformers import MistralForCausalLM as Mistral
+import transformers
+from transformers import AutoModelForCausalLM, GgufConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from golden import cases
 from support.paths import TINYSTORIES
-from support.tiny_models import TinyLlama, tensors
+from support.tiny_models import TinyFamily, TinyLlama, write_tiny_llama
 
 Expectation = dict[str, np.ndarray[Any, Any]]
 
 
-def tiny_model(model: TinyLlama) -> Any:
-    config = {k: v for k, v in model.config().items() if k not in ("architectures", "model_type")}
-    settings, kind = (MistralConfig, Mistral) if model.window else (LlamaConfig, LlamaForCausalLM)
-    made = kind(settings(**config, attn_implementation="eager")).eval()
-    weights = {name: torch.from_numpy(tensor) for name, tensor in tensors(model).items()}
-    if model.tied:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    made.load_state_dict(weights)
+def tiny_model(model: TinyLlama | TinyFamily) -> Any:
+    """transformers' own model of the class that the config names, with our weights."""
+    kind = getattr(transformers, model.config()["architectures"][0])
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_tiny_llama(Path(folder), model)
+        made, found = kind.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    missing = [name for name in found["missing_keys"] if "vision" not in name and "multi_modal" not in name]
+    assert not missing and not found["unexpected_keys"] and not found["mismatched_keys"], found
+    made.eval()
+    if isinstance(model, TinyFamily) and model.context is not None:
+        _serve(made, model.context)
     return made
+
+
+def _serve(model: Any, context: int) -> None:
+    """Fix the frequencies that transformers would change with the length of a sequence: those for so many tokens."""
+    rotary = model.model.rotary_emb
+    frequencies, rotary.attention_scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](model.config, seq_len=context)
+    rotary.inv_freq = frequencies
+    rotary.rope_type = "default"
 
 
 def stories_model() -> Any:
@@ -78,10 +93,13 @@ def _greedy(model: Any, prompt: list[int], num_tokens: int) -> tuple[list[int], 
 
 
 def make(name: str, *, gguf: Path | None = None, prompts: slice = slice(None), num_tokens: int = 0) -> Expectation:
-    """The expectation called `name`: one of `cases.TINY`, "tinystories", or "smollm2" (which needs its GGUF file)."""
+    """The expectation called `name`: of `cases.TINY`, `cases.FAMILIES`, "tinystories", or "smollm2" (from its GGUF)."""
     if name in cases.TINY:
         model = cases.TINY[name]
         return expectation(tiny_model(model), cases.tiny_prompts(model), cases.TINY_TOKENS)
+    if name in cases.FAMILIES:
+        family = cases.FAMILIES[name]
+        return expectation(tiny_model(family), cases.tiny_prompts(family), cases.FAMILY_TOKENS)
     if name == "tinystories":
         return expectation(stories_model(), [list(p) for p in cases.STORIES_PROMPTS], cases.STORIES_TOKENS)
     assert gguf is not None
@@ -96,7 +114,7 @@ def default_model() -> Path:
 
 def main() -> None:
     cases.EXPECTED.mkdir(exist_ok=True)
-    for name in sys.argv[1:] or [*cases.TINY, "tinystories", "smollm2"]:
+    for name in sys.argv[1:] or [*cases.TINY, *cases.FAMILIES, "tinystories", "smollm2"]:
         gguf = default_model() if name == "smollm2" else None
         np.savez_compressed(cases.EXPECTED / f"{name}.npz", **make(name, gguf=gguf))
         print(name, flush=True)

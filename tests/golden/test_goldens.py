@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import octavo._native as _native
 from golden import cases, compare
+from octavo.models.families import decoder_spec
 from octavo.weights.sources import resolve
 from support.core_runs import run
 from support.paths import TINYSTORIES
 from support.tiny_models import write_tiny_llama
 
 PATHS = _native.supported_paths()
+FAMILY_PATHS: list[str] = []
 TINY = pytest.mark.parametrize("name", cases.TINY)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     root = tmp_path_factory.mktemp("tiny")
-    return lambda name: write_tiny_llama(root / name, cases.TINY[name])
+    return lambda name: write_tiny_llama(root / name, (cases.TINY | cases.FAMILIES)[name])
 
 
 @TINY
@@ -41,6 +44,39 @@ def test_tiny_greedy(name: str, isa: str, block_size: int, folder: Callable[[str
     requests = compare.greedy_requests(cases.tiny_prompts(cases.TINY[name]), cases.TINY_TOKENS)
     answers, _ = run(folder(name), requests, dtype="float32", isa=isa, block_size=block_size, num_blocks=80)
     assert compare.near_ties(answers, compare.load(name)) == 0
+
+
+FAMILY = pytest.mark.parametrize("name", [n for n in cases.FAMILIES if n != "rope-dynamic"])
+"""A dynamic one differs from a plain one only past its trained context, which is not served."""
+WAYS = pytest.mark.parametrize("isa", [*FAMILY_PATHS, "reference"])
+
+
+def where(isa: str) -> dict[str, Any]:
+    return {"backend": "reference"} if isa == "reference" else {"isa": isa}
+
+
+@FAMILY
+@WAYS
+def test_family_logits(name: str, isa: str, folder: Callable[[str], Path]) -> None:
+    """In chunks that end inside blocks and inside windows."""
+    model = cases.FAMILIES[name]
+    settings = where(isa) | ({} if model.context is None else {"max_model_len": model.context})
+    worst = compare.worst_logits(folder(name), cases.tiny_prompts(model), compare.load(name), chunk=37, **settings)
+    assert worst < compare.LOGITS_TOLERANCE
+
+
+@FAMILY
+@WAYS
+def test_family_greedy(name: str, isa: str, folder: Callable[[str], Path]) -> None:
+    """Cut into chunks, over the borders of small blocks, in a pool that holds one sequence and a little."""
+    model = cases.FAMILIES[name]
+    requests = compare.greedy_requests(cases.tiny_prompts(model), cases.FAMILY_TOKENS)
+    windows = decoder_spec(model.config(), model.context).windows
+    settings = {"block_size": 8, "num_blocks": 2 + 16 * len(windows), "max_num_batched_tokens": 24}
+    settings |= {"max_model_len": model.context or 128, "max_num_seqs": 2, "dtype": "float32"}
+    answers, seen = run(folder(name), requests, **settings, **where(isa))
+    assert compare.near_ties(answers, compare.load(name)) == 0
+    assert seen.stats is not None and (windows != (None,) or seen.stats.num_preemptions > 0)
 
 
 @pytest.mark.parametrize("isa", PATHS)

@@ -33,7 +33,7 @@ def assert_agrees(made: Mapping[str, Any], expected: Sequence[compare.Expectatio
                 break
 
 
-@pytest.mark.parametrize("name", [*cases.TINY, "tinystories"])
+@pytest.mark.parametrize("name", [*cases.TINY, *cases.FAMILIES, "tinystories"])
 def test_the_committed_expectation_is_what_transformers_says(name: str) -> None:
     made, expected = make(name), compare.load(name)
     assert_agrees(made, expected)

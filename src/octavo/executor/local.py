@@ -134,7 +134,7 @@ class _Loading:
         self.config = config
         self.files = files
         self.checkpoint = checkpoint
-        self.spec: DecoderSpec = decoder_spec(checkpoint.config)
+        self.spec: DecoderSpec = decoder_spec(checkpoint.config, config.model.max_model_len)
         execution, wanted = config.execution, config.cache.kv_cache_dtype
         backend_class = registry.resolve("backends", execution.backend)
         automatic = config.model.dtype == "auto"

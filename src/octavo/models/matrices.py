@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from octavo.backends.protocol import Array, GroupedWeight, WeightPart
 from octavo.errors import ModelFileError
+from octavo.models.layout import RowOrder, Stack
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.groups import hollow_quantized, quantize
 
-EMBEDDING = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
-
 _BITS = {"int8": 8, "int4": 4}
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 class MatrixReader:
@@ -37,52 +34,58 @@ class MatrixReader:
         self.elements: Counter[str] = Counter()
         """How many elements were read into each format, by its name for people."""
 
-    def parts(self, shapes: Shapes) -> list[WeightPart]:
+    def parts(self, stack: Stack) -> list[WeightPart]:
         """The tensors one below the other; neighbours that become floats share one array."""
-        found = [(name, self._grouped(name)) for name in shapes]
+        found = [(name, self._grouped(name, stack)) for name in stack.names]
         parts: list[WeightPart] = []
         for as_floats, run in itertools.groupby(found, lambda pair: pair[1] is None):
             if as_floats:
-                stacked = self._floats({name: shapes[name] for name, _ in run})
-                self.elements[self._dtype] += stacked.size
-                parts.append(stacked)
+                floats = self._floats(stack, [name for name, _ in run])
+                self.elements[self._dtype] += floats.size
+                parts.append(floats)
             else:
                 parts += [grouped for _, grouped in run if grouped is not None]
-        return parts
+        return parts if stack.order is None else [self._ordered(part, stack.order) for part in parts]
 
-    def _grouped(self, name: str) -> GroupedWeight | None:
+    def _grouped(self, name: str, stack: Stack) -> GroupedWeight | None:
         """The tensor in groups, or None if it is to be floats."""
         if self._quantization == "none":
             return None
-        stored = self._stored(name)
+        stored = None if stack.transposed else self._stored(name)  # groups run along the other axis
         if self._quantization == "auto":
             return stored if stored is None else self._as_stored(name, stored)
-        bits = 8 if name in (EMBEDDING, HEAD) else _BITS[self._quantization]
+        bits = 8 if stack.is_table else _BITS[self._quantization]
         if stored is not None and stored.bits <= bits:
             return self._as_stored(name, stored)
-        return self._quantised(name, bits)
+        return self._quantised(name, bits, stack)
 
     def _as_stored(self, name: str, stored: GroupedWeight) -> GroupedWeight:
         kind = f"{self._checkpoint.info(name).dtype} (int{stored.bits} groups of {stored.group})"
         self.elements[kind] += stored.codes.size
         return stored
 
-    def _quantised(self, name: str, bits: int) -> GroupedWeight:
-        made = self._rounded(name, bits)
+    def _quantised(self, name: str, bits: int, stack: Stack) -> GroupedWeight:
+        made = self._rounded(name, bits, stack)
         self.elements[f"int{bits} (groups of {made.group})"] += made.codes.size
         return made
 
     # ---- what touches the data
 
-    def _floats(self, shapes: Shapes) -> Array:
-        return read_stacked(self._checkpoint, shapes, self._dtype)
+    def _floats(self, stack: Stack, names: Sequence[str]) -> Array:
+        return read_stacked(self._checkpoint, stack, names, self._dtype)
+
+    def _ordered(self, part: WeightPart, order: RowOrder) -> WeightPart:
+        if not isinstance(part, GroupedWeight):
+            return part[order]
+        minimums = None if part.minimums is None else part.minimums[order]
+        return msgspec.structs.replace(part, codes=part.codes[order], scales=part.scales[order], minimums=minimums)
 
     def _stored(self, name: str) -> GroupedWeight | None:
         return self._checkpoint.read_grouped(name)
 
-    def _rounded(self, name: str, bits: int) -> GroupedWeight:
+    def _rounded(self, name: str, bits: int, stack: Stack) -> GroupedWeight:
         narrow = self._checkpoint.info(name).dtype == "bf16"
-        made = quantize(self._checkpoint.read(name, "bfloat16" if narrow else "float32"), bits)
+        made = quantize(read_stacked(self._checkpoint, stack, [name], "bfloat16" if narrow else "float32"), bits)
         if not np.isfinite(made.scales).all():
             raise ModelFileError(
                 self._checkpoint.path.name,
@@ -95,25 +98,32 @@ class MatrixReader:
 class MatrixSizer(MatrixReader):
     """Shapes and formats of what a MatrixReader reads, all zeros that take no memory. No tensor is read."""
 
-    def _floats(self, shapes: Shapes) -> Array:
-        rows, columns = sum(shape[0] for shape in shapes.values()), next(iter(shapes.values()))[1:]
+    def _floats(self, stack: Stack, names: Sequence[str]) -> Array:
+        rows = sum(count for name, count in zip(stack.names, stack.rows, strict=True) if name in names)
         zero = np.float32(0) if self._dtype == "float32" else np.uint16(0)
-        return np.broadcast_to(zero, (rows, *columns))
+        return np.broadcast_to(zero, (rows, *stack.shape[1:]))
+
+    def _ordered(self, part: WeightPart, order: RowOrder) -> WeightPart:
+        return part
 
     def _stored(self, name: str) -> GroupedWeight | None:
         return self._checkpoint.hollow_grouped(name)
 
-    def _rounded(self, name: str, bits: int) -> GroupedWeight:
-        return hollow_quantized(self._checkpoint.info(name).shape, bits)
+    def _rounded(self, name: str, bits: int, stack: Stack) -> GroupedWeight:
+        rows = dict(zip(stack.names, stack.rows, strict=True))[name]
+        return hollow_quantized((rows, *stack.shape[1:]), bits)
 
 
-def read_stacked(checkpoint: Checkpoint, shapes: Shapes, dtype: str) -> Array:
-    """Tensors row-wise in one array, read without another copy."""
-    rows = [shape[0] for shape in shapes.values()]
-    columns = next(iter(shapes.values()))[1:]
-    stacked = np.empty((sum(rows), *columns), np.float32 if dtype == "float32" else np.uint16)
+def read_stacked(checkpoint: Checkpoint, stack: Stack, names: Sequence[str], dtype: str) -> Array:
+    """Some of a stack's tensors row-wise in one array, read without another copy unless they are stored transposed."""
+    rows = [count for name, count in zip(stack.names, stack.rows, strict=True) if name in names]
+    stacked = np.empty((sum(rows), *stack.shape[1:]), np.float32 if dtype == "float32" else np.uint16)
     start = 0
-    for name, count in zip(shapes, rows, strict=True):
-        checkpoint.read(name, dtype, out=stacked[start : start + count])
+    for name, count in zip(names, rows, strict=True):
+        place = stacked[start : start + count]
+        if stack.transposed:
+            place[:] = checkpoint.read(name, dtype).T
+        else:
+            checkpoint.read(name, dtype, out=place)
         start += count
     return stacked

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from octavo.backends.protocol import Activation, RopeParams, Routing
+from octavo.models.naming import Naming
 
 Norm = Literal["rms", "layer"]
 
@@ -46,6 +47,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     family: str
     """The checkpoint's architecture name, for messages."""
+    naming: Naming = Naming()
+    """Where the checkpoint keeps the weights."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -98,6 +101,18 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def norm_roles(self) -> tuple[str, ...]:
+        """Which norms of `LayerWeights` a layer has, in the order in which it applies them."""
+        if self.shared_norm:
+            return ("attention_norm",)
+        return {
+            "before": ("attention_norm", "mlp_norm"),
+            "after": ("post_attention_norm", "post_mlp_norm"),
+            "around": ("attention_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm"),
+            "after_sum": ("attention_sum_norm", "mlp_sum_norm"),
+        }[self.norm_place]
 
     @property
     def embedded(self) -> int:

@@ -181,7 +181,7 @@ class DraftModelSource:
         files = resolve(settings.drafting.model or "", download_dir=config.model.download_dir)
         checkpoint = open_checkpoint(files, num_threads=config.execution.num_threads)
         try:
-            self._spec = spec = decoder_spec(checkpoint.config)
+            self._spec = spec = decoder_spec(checkpoint.config, settings.limit)
             if spec.vocab_size != settings.spec.vocab_size:
                 allowed = f"a model of {settings.spec.vocab_size} tokens, as the target is; it has {spec.vocab_size}"
                 raise ConfigError("speculative_config.model", settings.drafting.model, allowed)

@@ -11,7 +11,8 @@ from octavo.backends.bfloat16 import to_bits, to_float32
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelFileError
 from octavo.models.families import decoder_spec
-from octavo.models.loader import expected_shapes, load
+from octavo.models.layout import expected_shapes
+from octavo.models.loader import load
 from octavo.weights.huggingface import HFCheckpoint
 from support.tiny_models import TinyLlama, tensors, write_tiny_llama
 

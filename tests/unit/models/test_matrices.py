@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from octavo.backends.protocol import GroupedWeight
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelFileError
 from octavo.models.families import decoder_spec
+from octavo.models.layout import Stack
 from octavo.models.loader import load
-from octavo.models.matrices import EMBEDDING, MatrixReader
+from octavo.models.matrices import MatrixReader
 from octavo.weights.checkpoint import TensorInfo
 from octavo.weights.groups import quantize
 from octavo.weights.huggingface import HFCheckpoint
@@ -24,6 +26,7 @@ from support.tiny_models import TinyLlama, tensors, write_tiny_llama
 
 MODEL = TinyLlama()
 W = tensors(MODEL)
+EMBEDDING = "model.embed_tokens.weight"
 Q, K, V = (f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkv")
 DOWN = "model.layers.1.mlp.down_proj.weight"
 STORED = {EMBEDDING: 8, Q: 4, K: 4, V: 8}
@@ -48,9 +51,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HFCheckpoin
     opened.close()
 
 
-def parts(checkpoint: HFCheckpoint, quantization: str, *names: str, dtype: str = "bfloat16") -> Any:
+def parts(checkpoint: HFCheckpoint, quantization: str, *names: str, dtype: str = "bfloat16", **how: Any) -> Any:
     reader = MatrixReader(checkpoint, dtype, quantization)
-    return reader.parts({name: W[name].shape for name in names}), dict(reader.elements)
+    found = []
+    for columns, alike in itertools.groupby(names, lambda name: W[name].shape[1]):
+        stacked = tuple(alike)
+        rows = tuple(len(W[name]) for name in stacked)
+        stack = Stack(names=stacked, rows=rows, columns=columns, is_table=stacked == (EMBEDDING,), **how)
+        found += reader.parts(stack)
+    return found, dict(reader.elements)
 
 
 def kinds(found: list[Any]) -> list[Any]:
@@ -97,6 +106,28 @@ def test_int4_rounds_what_is_stored_in_more_bits_but_not_the_tables(checkpoint: 
     assert elements["int4 (groups of 32)"] == W[V].size + W[DOWN].size
     (table,), _ = parts(checkpoint, "int4", EMBEDDING)
     assert table.bits == 8 and np.array_equal(expand(table), expand(quantize(W[EMBEDDING], 8)))
+
+
+@pytest.mark.parametrize("quantization", ["auto", "none", "int8"])
+def test_rows_in_another_order_keep_their_groups(checkpoint: HFCheckpoint, quantization: str) -> None:
+    order = np.random.default_rng(0).permutation(len(W[V]))
+    (found,), _ = parts(checkpoint, quantization, V, dtype="float32", order=order)
+    assert isinstance(found, GroupedWeight) is (quantization != "none")
+    expected = W[V] if quantization == "none" else expand(quantize(W[V], 8))
+    assert np.array_equal(expand(found) if isinstance(found, GroupedWeight) else found, expected[order])
+
+
+@pytest.mark.parametrize("quantization", ["auto", "int8"])
+def test_what_is_stored_transposed_is_turned(checkpoint: HFCheckpoint, quantization: str) -> None:
+    """Its stored groups run along the other axis: it is read as floats, and rounded again only if asked."""
+    reader = MatrixReader(checkpoint, "float32", quantization)
+    rows, columns = reversed(W[Q].shape)
+    (found,) = reader.parts(Stack(names=(Q,), rows=(rows,), columns=columns, transposed=True))
+    turned = np.ascontiguousarray(W[Q].T)
+    if quantization == "auto":
+        assert np.array_equal(found, turned)
+    else:
+        assert np.array_equal(expand(found), expand(quantize(turned, 8)))
 
 
 def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
