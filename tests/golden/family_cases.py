@@ -136,7 +136,7 @@ MODELS: dict[str, TinyFamily] = {
             "max_position_embeddings": 48,
             "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
         },
-        context=160,
+        context=120,
     ),
 }
 """By the names of their expectations."""

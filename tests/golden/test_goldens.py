@@ -46,8 +46,9 @@ def test_tiny_greedy(name: str, isa: str, block_size: int, folder: Callable[[str
     assert compare.near_ties(answers, compare.load(name)) == 0
 
 
-FAMILY = pytest.mark.parametrize("name", [n for n in cases.FAMILIES if n != "rope-dynamic"])
-"""A dynamic one differs from a plain one only past its trained context, which is not served."""
+LONG = {"allow_long_max_model_len": True}
+"""A dynamic rotary embedding is a plain one up to the trained context."""
+FAMILY = pytest.mark.parametrize("name", cases.FAMILIES)
 WAYS = pytest.mark.parametrize("isa", [*FAMILY_PATHS, "reference"])
 
 
@@ -60,7 +61,7 @@ def where(isa: str) -> dict[str, Any]:
 def test_family_logits(name: str, isa: str, folder: Callable[[str], Path]) -> None:
     """In chunks that end inside blocks and inside windows."""
     model = cases.FAMILIES[name]
-    settings = where(isa) | ({} if model.context is None else {"max_model_len": model.context})
+    settings = where(isa) | ({} if model.context is None else LONG | {"max_model_len": model.context})
     worst = compare.worst_logits(folder(name), cases.tiny_prompts(model), compare.load(name), chunk=37, **settings)
     assert worst < compare.LOGITS_TOLERANCE
 
@@ -73,7 +74,7 @@ def test_family_greedy(name: str, isa: str, folder: Callable[[str], Path]) -> No
     requests = compare.greedy_requests(cases.tiny_prompts(model), cases.FAMILY_TOKENS)
     windows = decoder_spec(model.config(), model.context).windows
     settings = {"block_size": 8, "num_blocks": 2 + 16 * len(windows), "max_num_batched_tokens": 24}
-    settings |= {"max_model_len": model.context or 128, "max_num_seqs": 2, "dtype": "float32"}
+    settings |= {"max_model_len": model.context or 128, "max_num_seqs": 2, "dtype": "float32", **LONG}
     answers, seen = run(folder(name), requests, **settings, **where(isa))
     assert compare.near_ties(answers, compare.load(name)) == 0
     assert seen.stats is not None and (windows != (None,) or seen.stats.num_preemptions > 0)

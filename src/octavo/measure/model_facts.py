@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections import Counter
 from typing import Any
 
@@ -14,8 +13,9 @@ from octavo.backends.protocol import Backend
 from octavo.config import EngineConfig
 from octavo.errors import UnsupportedModelError
 from octavo.executor.sizing import Sizing
-from octavo.models.families import FAMILIES, decoder_spec
+from octavo.models.families import decoder_spec
 from octavo.models.loader import weight_size
+from octavo.models.nearest import nearest
 from octavo.models.spec import DecoderSpec, LayerSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.files import JSONObject
@@ -23,30 +23,7 @@ from octavo.weights.gguf_config import ARCHITECTURES
 
 _ENOUGH_BLOCKS = 1 << 24
 """A pool in which every context fits, so that a need is not cut to what this machine has."""
-_ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-_RELATIVES = {
-    "gemma": "gemma3 gemma2 gemma llama",
-    "phi": "phi3 phi llama",
-    "qwen": "qwen3 qwen2",
-    "mixtral": "mixtral mistral llama",
-    "ministral": "mistral llama",
-    "pixtral": "mistral llama",
-    "smollm": "smollm3 llama",
-    "deepseek": "llama",
-    "olmo": "olmo2 llama",
-    "granite": "granite llama",
-    "falcon": "falcon llama",
-    "yi": "llama",
-    "internlm": "llama",
-    "exaone": "llama",
-    "gptj": "gptneox gpt2",
-    "gptneo": "gptneox gpt2",
-    "pythia": "gptneox",
-    "codegen": "gpt2",
-    "bloom": "gpt2",
-}
-"""What a family's name begins with, and the families nearest to it, the nearest first."""
-_SPECIAL = ("bos_token_id", "eos_token_ids")
+_SPECIAL = ("bos_token_id", "eos_token_ids", "naming")
 
 Facts = dict[str, Any]
 
@@ -115,26 +92,11 @@ def _spec(config: JSONObject) -> DecoderSpec:
 
 
 def with_nearest(error: UnsupportedModelError) -> UnsupportedModelError:
-    """The error, and where it names an architecture, which of those that are there is nearest."""
+    """The error, and where it names a GGUF architecture, which of those that are there is nearest."""
     text = str(error)
     _, found, rest = text.partition("architecture '")
-    near = nearest(rest.partition("'")[0]) if found else None
+    near = nearest(rest.partition("'")[0], ARCHITECTURES) if found and "nearest" not in text else None
     return UnsupportedModelError(text if near is None else f"{text}; nearest is {near}")
-
-
-def nearest(name: str) -> str | None:
-    """Of the families that are there the one most like this: a relative, or one of nearly the same name; None where
-    nothing is like it. A class of Hugging Face's for a class, a GGUF architecture for such."""
-    is_class = name.endswith(_ENDINGS)
-    known = {key.removesuffix("ForCausalLM").lower(): key for key in (FAMILIES if is_class else ARCHITECTURES)}
-    wanted = name
-    for ending in _ENDINGS:
-        wanted = wanted.removesuffix(ending)
-    wanted = wanted.lower()
-    begun = sorted((key for key in known if wanted.startswith(key) or key.startswith(wanted)), key=len)
-    related = [key for start, relatives in _RELATIVES.items() if wanted.startswith(start) for key in relatives.split()]
-    found = [*begun[-1:], *(key for key in related if key in known), *difflib.get_close_matches(wanted, known, n=1)]
-    return known[found[0]] if found else None
 
 
 def _model(spec: DecoderSpec, config: JSONObject) -> Facts:

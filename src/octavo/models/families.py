@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import ModelFileError, UnsupportedModelError
-from octavo.models.config_reader import FILE, Config, activation, flag, number, optional_number, size, unsupported
+from octavo.models.config_reader import FILE, Config, activation, flag, number, optional_number, size
 from octavo.models.family import LLAMA, LLAMA_DEFAULTS, Family, Fields
 from octavo.models.family_rules import (
     falcon_kv_heads,
@@ -29,6 +29,7 @@ from octavo.models.layers import (
     without_rope,
 )
 from octavo.models.naming import Naming
+from octavo.models.nearest import nearest
 from octavo.models.spec import DecoderSpec
 
 LAYER_NORM: Fields = {"norm": "layer", "norm_bias": True, "norm_eps": number("layer_norm_eps")}
@@ -358,7 +359,9 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if name is None:
         raise ModelFileError(FILE, "architectures", "is missing; must be a list with the model's class")
     if name not in FAMILIES:
-        raise unsupported("architecture", name, FAMILIES)
+        near = nearest(name, FAMILIES)
+        known = f"supported are {', '.join(FAMILIES)}" if near is None else f"the nearest supported one is {near!r}"
+        raise UnsupportedModelError(f"architecture {name[:60]!r}; {known}")
     return name
 
 
