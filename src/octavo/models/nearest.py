@@ -37,7 +37,13 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     wanted = _plain(name)
     begun = sorted((key for key in plain if wanted.startswith(key) or key.startswith(wanted)), key=len)
     related = [key for start, relatives in _RELATIVES.items() if wanted.startswith(start) for key in relatives.split()]
-    found = [*begun[-1:], *(key for key in related if key in plain), *difflib.get_close_matches(wanted, plain, n=1)]
+    same = [wanted] if wanted in plain else []
+    found = [
+        *same,
+        *begun[-1:],
+        *(key for key in related if key in plain),
+        *difflib.get_close_matches(wanted, plain, n=1),
+    ]
     return plain[found[0]] if found else None
 
 

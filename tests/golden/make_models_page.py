@@ -1,0 +1,46 @@
+"""Write the table in docs/models.md: what was measured on the tiny model of each family and variant.
+
+python tests/golden/make_models_page.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from golden import cases, compare
+from support.core_runs import run
+from support.tiny_models import write_tiny_llama
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+HEAD = "| tiny model | class | format | logits error | greedy tokens equal | real weights |\n|---|---|---|---|---|---|"
+
+
+def row(name: str, root: Path) -> str:
+    model, expected = cases.FAMILIES[name], compare.load(name)
+    folder, prompts = write_tiny_llama(root / name, model), cases.tiny_prompts(model)
+    settings: dict[str, Any] = {"backend": "reference", "max_model_len": model.context or 128}
+    settings["allow_long_max_model_len"] = True
+    error = compare.worst_logits(folder, prompts, expected, **settings)
+    requests = compare.greedy_requests(prompts, cases.FAMILY_TOKENS)
+    answers, _ = run(folder, requests, dtype="float32", num_blocks=80, **settings)
+    equal = [answers[i, 0].token_ids == e.tokens for i, e in enumerate(expected)].count(True)
+    counts = f"{equal} of {len(expected)} prompts"
+    return f"| `{name}` | {model.architecture} | safetensors | {error:.0e} | {counts} | unverified on real weights |"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        rows = [row(name, Path(root)) for name in cases.FAMILIES]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{HEAD}\n" + "\n".join(rows) + f"\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
