@@ -199,6 +199,34 @@ struct RowArgs {
     int rotary_half;        // rotary: pairs rotated in a head
 };
 
+// Which experts each row chooses: the top_k largest of its logits, the lower index first among equals. A share is the
+// expert's part of softmax over all experts, or with `normalise` over those chosen.
+struct RouteArgs {
+    const float* logits;  // [num_rows, num_experts]
+    int64_t logits_stride;
+    int num_rows;
+    int num_experts;
+    int top_k;
+    bool normalise;
+    int32_t* experts;  // [num_rows, top_k]; all -1 if a logit is NaN or the largest is not finite
+    float* shares;     // [num_rows, top_k]
+    float* out;        // [num_rows, width]: becomes 0, for the sum to come; NaN in rows without experts
+    int64_t out_stride;
+    int width;
+};
+
+// Adds each row times its share to a row of the sum, float32 [.., width].
+struct SharesArgs {
+    const float* x;  // [num_rows, width]
+    int64_t x_stride;
+    const float* shares;  // [num_rows]
+    const int32_t* rows;  // [num_rows], of out, no row twice
+    float* out;
+    int64_t out_stride;
+    int num_rows;
+    int width;
+};
+
 struct Kernels {
     const char* name;                 // "portable", "avx2" or "avx512"
     int lanes;                        // float32 lanes of a vector
@@ -248,6 +276,8 @@ struct Kernels {
     // False if too much would have to be computed, or a row has something that is not finite, or too large; token_ids
     // mean nothing then.
     bool (*greedy)(const GreedyArgs&, ThreadPool&);
+    void (*route)(const RouteArgs&, ThreadPool&);
+    void (*add_shares)(const SharesArgs&, ThreadPool&);
 };
 
 namespace portable {

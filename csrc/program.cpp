@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "activation_names.h"
+#include "experts.h"
 #include "refuse.h"
 #include "sample.h"
 
@@ -76,10 +77,10 @@ struct Program::Rope {
 };
 
 // In the order of Op::Kind.
-constexpr const char* kOpNames[] = {"embedding",  "rms_norm",        "linear",        "rotary",
-                                    "write_kv",   "rotary_write_kv", "attention",     "gated",
-                                    "add",        "select",          "add_positions", "layer_norm",
-                                    "activation", "scale",           "soft_cap",      "sigmoid_gate"};
+constexpr const char* kOpNames[] = {"embedding",       "rms_norm",   "linear",     "rotary", "write_kv",
+                                    "rotary_write_kv", "attention",  "gated",      "add",    "select",
+                                    "add_positions",   "layer_norm", "activation", "scale",  "soft_cap",
+                                    "sigmoid_gate",    "experts"};
 
 struct Program::Op {
     enum class Kind {
@@ -98,7 +99,8 @@ struct Program::Op {
         kActivation,
         kScale,
         kSoftCap,
-        kSigmoidGate
+        kSigmoidGate,
+        kExperts
     } kind;
     View x{};
     View y{};
@@ -116,6 +118,7 @@ struct Program::Op {
     int window = 0;
     int64_t head_dim = 0;
     Rope* rope = nullptr;
+    std::unique_ptr<const Experts> experts{};
 
     bool is_plain_product() const {
         return kind == Kind::kLinear && output == LinearArgs::Output::kStore && vector.empty();
@@ -387,6 +390,23 @@ void Program::sigmoid_gate(View x, View gate) {
     ops_.push_back(std::move(op));
 }
 
+void Program::experts(View x, View router_logits, std::vector<Pieces> gate_up, std::vector<Pieces> down, int top_k,
+                      bool normalise, Activation activation, int out) {
+    check_view("x", x);
+    const bool selected = slots_[size_t(x.slot)].selected;
+    check_rows("router_logits", router_logits, selected);
+    auto made =
+        std::make_unique<const Experts>(kernels_, std::move(gate_up), std::move(down), top_k, normalise, activation);
+    if (x.width != made->width()) refuse("x", "must have as many columns as gate_up");
+    if (router_logits.width != made->num_experts()) refuse("router_logits", "must have a column for each expert");
+    linear_scratch_bytes_ = std::max(linear_scratch_bytes_, made->linear_scratch_bytes());
+    experts_scratch_bytes_ = std::max(experts_scratch_bytes_, made->scratch_bytes(max_num_tokens_));
+    Op op{Op::Kind::kExperts};
+    op.out = check_out(out, x.width, selected, {x, router_logits});
+    op.x = x, op.y = router_logits, op.experts = std::move(made);
+    ops_.push_back(std::move(op));
+}
+
 void Program::add(View x, View y) {
     check_view("x", x);
     check_rows("y", y, slots_[size_t(x.slot)].selected);
@@ -415,6 +435,7 @@ void Program::prepare(const StepInput& in) {
                                                                          kv_.max_num_seqs, pool_.size())));
     if (linear_scratch_.size() == 0 && linear_scratch_bytes_ > 0)
         linear_scratch_ = Memory(linear_scratch_bytes_ * size_t(max_num_tokens_));
+    if (experts_scratch_.size() == 0 && experts_scratch_bytes_ > 0) experts_scratch_ = Memory(experts_scratch_bytes_);
     release_unselected(in.num_selected);
     for (int64_t i = 0; i < in.num_seqs; ++i) {
         std::fill(token_rows_.begin() + in.query_start_loc[i], token_rows_.begin() + in.query_start_loc[i + 1],
@@ -564,6 +585,10 @@ void Program::execute(const Op& op, const StepInput& in) {
         case Op::Kind::kSelect:
             rows.index = in.logits_tokens;
             return kernels_.select(rows, pool_);
+        case Op::Kind::kExperts:
+            return op.experts->run({rows.x, rows.x_stride, rows.y, rows.y_stride, rows.out, rows.out_stride,
+                                    rows.num_rows, experts_scratch_.as<void>(), linear_scratch_.as<void>(), &ahead_},
+                                   pool_);
     }
 }
 
@@ -589,6 +614,7 @@ std::string Program::name_of(const Op& op) {
     const std::string activation = kActivationNames[int(op.activation)];
     if (op.kind == Op::Kind::kGated) return activation + "_mul";
     if (op.kind == Op::Kind::kActivation) return activation;
+    if (op.kind == Op::Kind::kExperts) return std::string(kOpNames[int(op.kind)]) + " " + op.experts->shape();
     if (op.kind != Op::Kind::kLinear) return kOpNames[int(op.kind)];
     // In the order of LinearArgs::Input and Output.
     const std::string inputs[] = {"", "rms_norm_", "layer_norm_", activation + "_mul_", activation + "_"};

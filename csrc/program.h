@@ -36,6 +36,11 @@ class Matrix {
     Arena::Piece memory;
 };
 
+// A weight whose rows are kept in one matrix or several, one below the other.
+using Pieces = std::vector<const Matrix*>;
+
+class Experts;  // experts.h
+
 // What lets a greedy step compute only what could be the largest product with a head: kernels/screen.h.
 class Screen {
   public:
@@ -116,7 +121,10 @@ class Program {
     void scale(View x, float factor);
     void soft_cap(View x, float cap);
     void sigmoid_gate(View x, View gate);  // gate is one column wide
-    void add(View x, View y);              // into x
+    // Of each expert: the rows of gate and of up, [2 * inner, width], and down, [width, inner].
+    void experts(View x, View router_logits, std::vector<Pieces> gate_up, std::vector<Pieces> down, int top_k,
+                 bool normalise, Activation activation, int out);
+    void add(View x, View y);  // into x
     void select(View x, int out);
 
     // The result of a step: rows of the output's slot, valid until the next run.
@@ -195,6 +203,7 @@ class Program {
     int64_t max_seq_len_;   // of the block tables, the rotary embeddings and the learned positions
     int max_heads_ = 0;
     size_t linear_scratch_bytes_ = 0;
+    size_t experts_scratch_bytes_ = 0;
     std::vector<Slot> slots_;
     std::vector<Op> ops_;
     std::vector<std::unique_ptr<Rope>> ropes_;
@@ -207,6 +216,7 @@ class Program {
     int64_t rows_selected_ = 0;  // resident in slots of selected rows
     std::mutex running_;
     Memory linear_scratch_;
+    Memory experts_scratch_;
     Memory greedy_scratch_;
     Memory attention_scratch_;
     KVAhead ahead_;

@@ -145,6 +145,12 @@ void bind_products(nb::class_<Program>& program) {
     bind_gated_product(program, "layer_norm_linear", &layer_normed);
 }
 
+void experts(Program& self, const ViewTuple& x, const ViewTuple& router_logits, std::vector<Pieces> gate_up,
+             std::vector<Pieces> down, int top_k, bool normalise, const std::string& kind, int out) {
+    self.experts(view(x), view(router_logits), std::move(gate_up), std::move(down), top_k, normalise,
+                 activation_called(kind), out);
+}
+
 // A step's arrays, checked against each other, and copied while the GIL is held: another Python thread could change one
 // after it was checked.
 StepInput step_input(const Int32s& token_ids, const Int32s& positions, const Int32s& batch_rows,
@@ -288,6 +294,7 @@ void bind_program(nb::module_& m) {
         .def("soft_cap", [](Program& self, const ViewTuple& x, float cap) { self.soft_cap(view(x), cap); })
         .def("sigmoid_gate",
              [](Program& self, const ViewTuple& x, const ViewTuple& gate) { self.sigmoid_gate(view(x), view(gate)); })
+        .def("experts", &experts, nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
         .def("add", [](Program& self, const ViewTuple& x, const ViewTuple& y) { self.add(view(x), view(y)); })
         .def("select", [](Program& self, const ViewTuple& x, int out) { self.select(view(x), out); })
         .def("start_profile", &Program::start_profile, nb::arg("cpu_time"),

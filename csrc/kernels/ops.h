@@ -35,6 +35,8 @@ size_t make_screen_buffer_bytes(int64_t k, int num_threads);
 bool make_screen(const ScreenArgs& args, ThreadPool& pool);
 size_t greedy_scratch_bytes(int64_t k);
 bool greedy(const GreedyArgs& args, ThreadPool& pool);
+void route(const RouteArgs& args, ThreadPool& pool);
+void add_shares(const SharesArgs& args, ThreadPool& pool);
 double dot_chains(WeightFormat::Kind kind, int64_t steps, float* result);
 
 }  // namespace octavo::OCTAVO_ISA

@@ -45,6 +45,8 @@ const Kernels table = {
     make_screen,
     greedy_scratch_bytes,
     greedy,
+    route,
+    add_shares,
 };
 
 }  // namespace octavo::OCTAVO_ISA

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 import octavo._native as _native
-from octavo.backends.cpu_weights import CpuWeight, Stack, as_stored, hollow, pack
+from octavo.backends.cpu_weights import CpuWeight, Stack, as_stored, hollow, pack, pieces_of
 from octavo.backends.fusion import Call, View, fuse, last_uses
 from octavo.backends.protocol import (
     Activation,
@@ -125,8 +125,9 @@ class _Recorder:
         routing: Routing,
         kind: Activation,
     ) -> Tensor:
+        weights = [[pieces_of(weight) for weight in each] for each in (gate_up, down)]
         chosen = (routing.top_k, routing.normalise, kind)
-        return self._record("experts", x.width, (x, router_logits, list(gate_up), list(down), *chosen), like=x)
+        return self._record("experts", x.width, (x, router_logits, *weights, *chosen), like=x)
 
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
         self._record("sigmoid_gate", None, (x, gate))

@@ -35,6 +35,11 @@ class Stack(msgspec.Struct, frozen=True):
 
 CpuWeight = _native.Matrix | Stack
 
+
+def pieces_of(weight: CpuWeight) -> list[_native.Matrix]:
+    return list(weight.pieces) if isinstance(weight, Stack) else [weight]
+
+
 _Key = tuple[int, int, int, bool, bool] | None
 """What parts of one matrix have in common: bits, group, zero, minimums, float16 scales; None for floats."""
 
