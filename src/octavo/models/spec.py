@@ -29,7 +29,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_parameters_factor(self) -> int:
         """Elements of one hidden unit's weights, over all experts."""
-        return 3 * (self.num_experts * self.intermediate_size + self.shared_size) + self.num_experts
+        gates = self.num_experts + (1 if self.shared_size else 0)
+        return 3 * (self.num_experts * self.intermediate_size + self.shared_size) + gates
 
 
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):

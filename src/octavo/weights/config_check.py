@@ -20,8 +20,15 @@ _MAX = {
     "head_dim": 1 << 12,
     "max_position_embeddings": 1 << 24,
     "sliding_window": 1 << 24,
+    "num_experts": 1 << 12,
+    "num_local_experts": 1 << 12,
+    "num_experts_per_tok": 1 << 12,
+    "moe_intermediate_size": 1 << 20,
+    "shared_expert_intermediate_size": 1 << 20,
 }
 """Largest value of each size; a key may also be absent or null."""
+_MAY_BE_0 = ("sliding_window", "num_experts")
+"""0 for none, as some families' configs have it."""
 
 
 def check_config(config: dict[str, Any], file: str, num_tensors: int) -> None:
@@ -33,7 +40,7 @@ def check_config(config: dict[str, Any], file: str, num_tensors: int) -> None:
     """
     for key, largest in _MAX.items():
         value = config.get(key)
-        if value is None:
+        if value is None or (key in _MAY_BE_0 and value == 0 and value is not False):
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
             raise ModelFileError(file, key, f"is {_short(value)}; must be an integer from 1 to {largest}")

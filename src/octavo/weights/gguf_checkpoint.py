@@ -20,6 +20,7 @@ from octavo.weights.dequantize import dequantize
 from octavo.weights.files import fingerprint
 from octavo.weights.gguf import GGUFFile, GGUFTensor
 from octavo.weights.gguf_config import ARCHITECTURES, config_of
+from octavo.weights.gguf_experts import cut_experts, experts_name
 from octavo.weights.gguf_vocabulary import read_vocabulary
 from octavo.weights.groups import hollow_groups, read_groups
 
@@ -33,6 +34,8 @@ _LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
@@ -75,6 +78,9 @@ class GGUFCheckpoint:
         self._file = GGUFFile(self.path)
         self.config: dict[str, Any] = config_of(self._file)
         check_config(self.config, self.path.name, len(self._file.tensors))
+        num_experts = self.config.get("num_experts") or self.config.get("num_local_experts")
+        if num_experts:
+            cut_experts(self._file, num_experts)
         self._sources = self._map_names()
 
     def names(self) -> Iterable[str]:
@@ -142,11 +148,12 @@ class GGUFCheckpoint:
     def _map_names(self) -> dict[str, _Source]:
         permuted = ARCHITECTURES[self._file.metadata.get_str("general.architecture") or ""].permutes_rotary
         heads = {"q_proj": self.config["num_attention_heads"], "k_proj": self.config["num_key_value_heads"]}
+        mixtral = self.config["model_type"] == "mixtral"
         sources: dict[str, _Source] = {}
         for tensor in self._file.tensors.values():
             if tensor.name in _IN_CONFIG:
                 continue
-            name = huggingface_name(tensor.name)
+            name = experts_name(tensor.name, mixtral=mixtral) or huggingface_name(tensor.name)
             if name is None:
                 raise UnsupportedModelError(
                     f"{self.path.name}: tensor {tensor.name!r} belongs to no part of a model that Octavo has"

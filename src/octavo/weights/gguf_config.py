@@ -10,6 +10,7 @@ import numpy as np
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.dequantize import dequantize
 from octavo.weights.gguf import GGUFFile
+from octavo.weights.gguf_experts import experts_config
 from octavo.weights.gguf_vocabulary import token_id
 
 
@@ -25,6 +26,9 @@ class GGUFArchitecture(msgspec.Struct, frozen=True):
 ARCHITECTURES = {
     "llama": GGUFArchitecture("llama", "LlamaForCausalLM", True),
     "qwen2": GGUFArchitecture("qwen2", "Qwen2ForCausalLM", False),
+    "qwen2moe": GGUFArchitecture("qwen2_moe", "Qwen2MoeForCausalLM", False),
+    "qwen3moe": GGUFArchitecture("qwen3_moe", "Qwen3MoeForCausalLM", False),
+    "olmoe": GGUFArchitecture("olmoe", "OlmoeForCausalLM", False),
 }
 
 
@@ -46,8 +50,6 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         raise UnsupportedModelError(f"{name}: architecture {arch[:40]!r}; supported are {', '.join(ARCHITECTURES)}")
     if (meta.get_int("split.count") or 1) > 1:
         raise UnsupportedModelError(f"{name}: one of several parts of a split model; merge them first")
-    if meta.get_int(f"{arch}.expert_count"):
-        raise UnsupportedModelError(f"{name}: a mixture of experts; supported are dense models")
     family = ARCHITECTURES[arch]
     config: dict[str, Any] = {
         "architectures": [family.class_name],
@@ -61,7 +63,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     window = meta.get_int(f"{arch}.attention.sliding_window")
     if window and arch == "llama":  # GGUF files the first Mistral under llama; in Hugging Face a window is its mark
         config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
-    return config | _rope(file, arch, config) | _special_tokens(file, config["vocab_size"])
+    return config | experts_config(file, arch) | _rope(file, arch, config) | _special_tokens(file, config["vocab_size"])
 
 
 def _sizes(file: GGUFFile, arch: str) -> dict[str, int]:

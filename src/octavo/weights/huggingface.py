@@ -16,6 +16,7 @@ from octavo.weights.checkpoint import FloatArray, TensorInfo, TokenizerFiles
 from octavo.weights.config_check import check_config
 from octavo.weights.dequantize import dequantize
 from octavo.weights.files import JSONObject, decode_json, fingerprint, read_json, read_small
+from octavo.weights.fused_experts import cut_experts
 from octavo.weights.quantized.matrix import StoredMatrix
 from octavo.weights.quantized.methods import find_quantized
 from octavo.weights.shards import Shards
@@ -41,6 +42,7 @@ class HFCheckpoint:
         self.config = _config(self._config_bytes, self.path)
         self._shards = Shards(self.path, num_threads)
         check_config(self.config, CONFIG, len(self._shards))
+        cut_experts(self._shards, self.config)
         self._quantized = find_quantized(self.config, self._shards, num_threads)
 
     @property

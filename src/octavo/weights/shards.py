@@ -5,7 +5,7 @@ Pickled weights, and those of other frameworks, are refused by name; no file but
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from octavo.backends.protocol import Float32Array
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import FloatArray
+from octavo.weights.cut import cut
 from octavo.weights.dequantize import dequantize
 from octavo.weights.files import read_json
 from octavo.weights.safetensors import SafeTensor, SafeTensorsFile
@@ -74,6 +75,12 @@ class Shards:
     def tensor(self, name: str) -> SafeTensor:
         """Raises ModelFileError when there is no such tensor."""
         return self._file(name).tensor(name)
+
+    def cut(self, name: str, pieces: Sequence[str]) -> None:
+        """Put equal pieces of a tensor in its place: see `cut.cut`."""
+        file = self._file(name)
+        cut(file.tensors, name, pieces, file.path.name)
+        self._file_of |= dict.fromkeys(pieces, self._file_of.pop(name))
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The tensor's stored bytes: a read-only view of the file."""

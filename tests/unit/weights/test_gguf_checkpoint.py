@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[dict[str, bytes | None], type[ModelError], str]] = {
         UnsupportedModelError,
         "'os.system'; supported",
     ),
-    "experts": ({"llama.expert_count": value(U32, 8)}, UnsupportedModelError, "mixture of experts"),
+    "experts": ({"llama.expert_count": value(U32, 8)}, ModelFileError, "0 of 8 experts"),
     "split": ({"split.count": value("uint16", 3)}, UnsupportedModelError, "several parts"),
     "no layers": ({"llama.block_count": None}, ModelFileError, "'llama.block_count' is missing"),
     "layers 0": ({"llama.block_count": value(U32, 0)}, ModelFileError, "num_hidden_layers: is 0"),
