@@ -125,6 +125,32 @@ MODELS: dict[str, TinyFamily] = {
     "stablelm-parallel": _model(
         "StableLmForCausalLM", "stablelm", use_parallel_residual=True, partial_rotary_factor=0.5
     ),
+    "mixtral": _model("MixtralForCausalLM", "mixtral", num_local_experts=16, num_experts_per_tok=2),
+    "qwen2-moe": _model(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        num_hidden_layers=3,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=20,
+        shared_expert_intermediate_size=28,
+        norm_topk_prob=False,
+        mlp_only_layers=[1],
+    ),
+    "qwen3-moe": _model(
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        num_hidden_layers=3,
+        head_dim=16,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=20,
+        norm_topk_prob=True,
+        decoder_sparse_step=2,
+    ),
+    "olmoe": _model(
+        "OlmoeForCausalLM", "olmoe", num_experts=8, num_experts_per_tok=4, norm_topk_prob=False, pad_token_id=0
+    ),
     "rope-yarn": _rope("yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=8.0),
     "rope-yarn-mscale": _rope(
         "yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=8.0, mscale=1.0, mscale_all_dim=0.4

@@ -17,7 +17,6 @@ from support.paths import TINYSTORIES
 from support.tiny_models import write_tiny_llama
 
 PATHS = _native.supported_paths()
-FAMILY_PATHS: list[str] = []
 TINY = pytest.mark.parametrize("name", cases.TINY)
 
 
@@ -49,7 +48,7 @@ def test_tiny_greedy(name: str, isa: str, block_size: int, folder: Callable[[str
 LONG = {"allow_long_max_model_len": True}
 """A dynamic rotary embedding is a plain one up to the trained context."""
 FAMILY = pytest.mark.parametrize("name", cases.FAMILIES)
-WAYS = pytest.mark.parametrize("isa", [*FAMILY_PATHS, "reference"])
+WAYS = pytest.mark.parametrize("isa", [*PATHS, "reference"])
 
 
 def where(isa: str) -> dict[str, Any]:

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from golden import cases, compare
+from octavo.backends import reference
+from octavo.backends.protocol import Routing
 from octavo.backends.reference import ReferenceBackend
-from octavo.models.decoder import DecoderWeights, decoder
+from octavo.models.decoder import DecoderWeights, ExpertsWeights, decoder
 from octavo.models.families import decoder_spec
 from octavo.models.loader import load
-from octavo.models.spec import DecoderSpec
+from octavo.models.spec import DecoderSpec, ExpertsSpec
 from octavo.weights.huggingface import HFCheckpoint
 from support.paged_steps import kv_shape, run_steps, scatter_blocks, whole
 from support.tiny_models import write_tiny_llama
@@ -106,6 +108,44 @@ def swapped_norms(spec: DecoderSpec, weights: DecoderWeights) -> DecoderSpec:
     return spec
 
 
+def routed(**fields: Any) -> Change:
+    """Another choice among the experts, in the layers that have any."""
+
+    def change(spec: DecoderSpec, weights: DecoderWeights) -> DecoderSpec:
+        def other(experts: ExpertsSpec | None) -> ExpertsSpec | None:
+            if experts is None:
+                return None
+            return msgspec.structs.replace(experts, routing=msgspec.structs.replace(experts.routing, **fields))
+
+        layers = (msgspec.structs.replace(layer, experts=other(layer.experts)) for layer in spec.layers)
+        return msgspec.structs.replace(spec, layers=tuple(layers))
+
+    return change
+
+
+def mixtures(weights: DecoderWeights) -> list[ExpertsWeights]:
+    return [layer.mlp for layer in weights.layers if isinstance(layer.mlp, ExpertsWeights)]
+
+
+def without_shared(spec: DecoderSpec, weights: DecoderWeights) -> DecoderSpec:
+    for mixture in mixtures(weights):
+        mixture.shared = None
+    return spec
+
+
+def open_shared_gate(spec: DecoderSpec, weights: DecoderWeights) -> DecoderSpec:
+    """A gate that lets half of the shared expert through, whatever the token."""
+    for mixture in mixtures(weights):
+        mixture.shared_gate = np.zeros_like(mixture.shared_gate)
+    return spec
+
+
+def one_expert_for_all(spec: DecoderSpec, weights: DecoderWeights) -> DecoderSpec:
+    for mixture in mixtures(weights):
+        mixture.gate_up, mixture.down = mixture.gate_up[:1] * len(mixture.down), mixture.down[:1] * len(mixture.down)
+    return spec
+
+
 NO_WINDOW = each_layer(window=None)
 NO_QK_NORM = without("query_norm", "key_norm")
 NO_POST_NORMS = without("post_attention_norm", "post_mlp_norm")
@@ -156,6 +196,16 @@ OFF: dict[str, dict[str, Change]] = {
         "residual": off(residual_scale=1.0),
         "logits": off(logits_scale=1.0),
     },
+    "mixtral": {"normalised": routed(normalise=False), "top k": routed(top_k=1), "experts": one_expert_for_all},
+    "qwen2-moe": {
+        "not normalised": routed(normalise=True),
+        "top k": routed(top_k=2),
+        "shared expert": without_shared,
+        "its gate": open_shared_gate,
+        "experts": one_expert_for_all,
+    },
+    "qwen3-moe": {"normalised": routed(normalise=False), "top k": routed(top_k=4), "qk norm": NO_QK_NORM},
+    "olmoe": {"not normalised": routed(normalise=True), "top k": routed(top_k=3), "qk norm": NO_QK_NORM},
     "olmo2": {"qk norm": NO_QK_NORM, "post norms": NO_POST_NORMS},
     "olmo3": {"windows": NO_WINDOW, "qk norm": NO_QK_NORM},
     "starcoder2": {"window": NO_WINDOW, "biases": without_biases("qkv", "output")},
@@ -203,3 +253,18 @@ def test_without_a_mechanism_the_golden_fails(root: Path, name: str, what: str) 
 
 def test_every_tiny_model_has_its_mechanisms_switched_off() -> None:
     assert set(OFF) == set(cases.FAMILIES)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe"])
+def test_experts_are_unevenly_loaded(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[int] = []
+
+    def counted(self: Any, x: Any, logits: Any, gate_up: Any, down: Any, routing: Routing, kind: Any) -> Any:
+        chosen = np.argsort(-logits, axis=1, kind="stable")[:, : routing.top_k]
+        loads[:] = np.bincount(chosen.ravel(), minlength=logits.shape[1]).tolist()
+        return experts(self, x, logits, gate_up, down, routing, kind)
+
+    experts = reference._EagerOps.experts
+    monkeypatch.setattr(reference._EagerOps, "experts", counted)
+    worst(root, name, lambda spec, weights: spec)
+    assert 1.25 * min(loads) <= max(loads) != 0, loads

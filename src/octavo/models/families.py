@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.config_reader import FILE, Config, activation, flag, number, optional_number, size
+from octavo.models.experts import mixtral_experts, olmoe_experts, qwen_experts, with_experts
 from octavo.models.family import LLAMA, LLAMA_DEFAULTS, Family, Fields
 from octavo.models.family_rules import (
     falcon_kv_heads,
@@ -28,7 +29,7 @@ from octavo.models.layers import (
     some_ropes,
     without_rope,
 )
-from octavo.models.naming import Naming
+from octavo.models.naming import ExpertsNaming, Naming
 from octavo.models.nearest import nearest
 from octavo.models.spec import DecoderSpec
 
@@ -146,6 +147,36 @@ FAMILIES: dict[str, Family] = {
         defaults=dict.fromkeys(
             ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"), 1.0
         ),
+    ),
+    "MixtralForCausalLM": Family(
+        fields={"layers": with_experts(layers(always), mixtral_experts)},
+        naming=Naming(
+            experts=ExpertsNaming(
+                router="block_sparse_moe.gate", expert="block_sparse_moe.experts.{}.", up=("w1", "w3"), down="w2"
+            )
+        ),
+        defaults={"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
+    ),
+    "Qwen2MoeForCausalLM": Family(
+        fields={
+            "layers": with_experts(layers(switch="use_sliding_window"), qwen_experts(shared=True)),
+            "qkv_bias": flag("qkv_bias"),
+            "output_bias": False,
+        },
+        defaults={"max_position_embeddings": 32768, "decoder_sparse_step": 1, "qkv_bias": True},
+        refused={"use_sliding_window": (False,)},
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        fields={
+            "layers": with_experts(layers(always, switch="use_sliding_window"), qwen_experts(shared=False)),
+            "qk_norm": "head",
+        },
+        defaults={"max_position_embeddings": 32768, "sliding_window": 4096, "decoder_sparse_step": 1},
+    ),
+    "OlmoeForCausalLM": Family(
+        fields={"layers": with_experts(layers(), olmoe_experts), "qk_norm": "row"},
+        defaults={"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+        refused={"clip_qkv": ("null",)},
     ),
     "Olmo2ForCausalLM": Family(
         fields={"norm_place": "after", "qk_norm": "row"}, naming=AFTER, defaults={"rms_norm_eps": 1e-5}

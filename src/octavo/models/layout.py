@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from octavo.models.decoder import DecoderWeights, LayerWeights, LinearWeights, MLPWeights, NormWeights
-from octavo.models.spec import DecoderSpec
+from octavo.models.decoder import (
+    DecoderWeights,
+    ExpertsWeights,
+    LayerWeights,
+    LinearWeights,
+    MLPWeights,
+    NormWeights,
+)
+from octavo.models.spec import DecoderSpec, ExpertsSpec
 
 RowOrder = npt.NDArray[np.int64]
 
@@ -29,6 +36,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """Which row of the stack is the first, the second, ... of the weight; None for all as they are."""
     offset: float = 0.0
     """Added to every element."""
+    as_floats: bool = False
+    """Never in groups."""
     is_table: bool = False
     """The embedding or the head."""
 
@@ -112,8 +121,7 @@ class _Layout:
         norms = {role: self._norm(prefix + name) for role, name in zip(spec.norm_roles, names.norms, strict=True)}
         query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         fused = len(names.qkv) == 1
-        inner = spec.intermediate_size
-        ups = [inner] * (2 if spec.gated_mlp else 1)
+        experts = spec.layers[index].experts
         return LayerWeights(
             **norms,
             qkv=self._linear(
@@ -126,16 +134,41 @@ class _Layout:
             query_norm=self._head_norm(prefix + names.query_norm, query),
             key_norm=self._head_norm(prefix + names.key_norm, kv),
             output=self._linear([prefix + names.output], [spec.hidden_size], query, bias=spec.output_bias),
-            mlp=MLPWeights(
-                up=self._linear(
-                    [prefix + name for name in names.up],
-                    ups if len(names.up) == len(ups) else [sum(ups)],
-                    spec.hidden_size,
-                    bias=spec.mlp_bias,
-                ),
-                down=self._linear([prefix + names.down], [spec.hidden_size], inner, bias=spec.mlp_bias),
-            ),
+            mlp=self._experts(prefix, experts) if experts else self._mlp(prefix, names.up, names.down),
         )
+
+    def _mlp(self, prefix: str, up: Sequence[str], down: str, inner: int | None = None) -> MLPWeights:
+        """An MLP with `inner` hidden units, those of the spec if that is None."""
+        spec, units = self._spec, self._spec.intermediate_size if inner is None else inner
+        rows = [units] * (2 if spec.gated_mlp else 1)
+        return MLPWeights(
+            up=self._linear(
+                [prefix + name for name in up],
+                rows if len(up) == len(rows) else [sum(rows)],
+                spec.hidden_size,
+                bias=spec.mlp_bias,
+            ),
+            down=self._linear([prefix + down], [spec.hidden_size], units, bias=spec.mlp_bias),
+        )
+
+    def _experts(self, prefix: str, experts: ExpertsSpec) -> ExpertsWeights:
+        names = self._naming.experts
+        each = [
+            self._mlp(prefix + names.expert.format(number), names.up, names.down, experts.intermediate_size)
+            for number in range(experts.num_experts)
+        ]
+        made = ExpertsWeights(
+            router=self._router(prefix + names.router, experts.num_experts),
+            gate_up=[mlp.up.weight for mlp in each],
+            down=[mlp.down.weight for mlp in each],
+        )
+        if experts.shared_size:
+            made.shared = self._mlp(prefix + names.shared, names.up, names.down, experts.shared_size)
+            made.shared_gate = self._router(prefix + names.shared_gate, 1)
+        return made
+
+    def _router(self, module: str, rows: int) -> Stack:
+        return Stack(names=_of([module], "weight"), rows=(rows,), columns=self._spec.hidden_size, as_floats=True)
 
     def _linear(
         self, modules: list[str], rows: list[int], columns: int, *, bias: bool, order: RowOrder | None = None

@@ -49,7 +49,7 @@ class MatrixReader:
 
     def _grouped(self, name: str, stack: Stack) -> GroupedWeight | None:
         """The tensor in groups, or None if it is to be floats."""
-        if self._quantization == "none":
+        if self._quantization == "none" or stack.as_floats:
             return None
         stored = None if stack.transposed else self._stored(name)  # groups run along the other axis
         if self._quantization == "auto":

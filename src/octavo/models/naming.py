@@ -7,6 +7,19 @@ from collections.abc import Iterable
 import msgspec
 
 
+class ExpertsNaming(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of modules of a mixture of experts, inside a layer. The defaults are Qwen's."""
+
+    router: str = "mlp.gate"
+    expert: str = "mlp.experts.{}."
+    """What comes before the names of one expert's modules."""
+    up: tuple[str, str] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    shared: str = "mlp.shared_expert."
+    """What comes before the same names of the shared expert's."""
+    shared_gate: str = "mlp.shared_expert_gate"
+
+
 class Naming(msgspec.Struct, frozen=True, kw_only=True):
     """Names of modules; `.weight` and `.bias` are left out. The defaults are Llama's.
 
@@ -37,6 +50,8 @@ class Naming(msgspec.Struct, frozen=True, kw_only=True):
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     """Of MLPs without a gate: one module."""
     down: str = "mlp.down_proj"
+    experts: ExpertsNaming = ExpertsNaming()
+    """In layers with experts, in the place of `up` and `down`."""
 
     transposed: bool = False
     """The layers' matrices are stored as [in, out]."""
