@@ -174,7 +174,15 @@ class Grammars(Protocol):
     """Compiles grammars where the matchers of rows will run. Safe to use from several threads."""
 
     def use_vocabulary(self, load: Callable[[], Vocabulary]) -> None:
-        """Say where the vocabulary comes from; it is loaded with the first grammar."""
+        """Say where the vocabulary comes from; it is loaded for the first grammar."""
+        ...
+
+    def prepare(self, param: str) -> None:
+        """Load the vocabulary if it is not there yet: the same for all grammars, and no part of compiling one.
+
+        Raises:
+            RequestError: Naming `param`, if there is none, or it cannot be used.
+        """
         ...
 
     def compile(self, grammar: Grammar) -> int:

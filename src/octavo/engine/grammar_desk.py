@@ -40,16 +40,21 @@ class Ready(msgspec.Struct):
 class _Compilation(threading.Thread):
     """One grammar on its way, on a thread of its own."""
 
-    def __init__(self, grammars: Grammars, grammar: Grammar, news: threading.Event) -> None:
+    def __init__(self, grammars: Grammars, grammar: Grammar, news: threading.Event, clock: Callable[[], float]) -> None:
         super().__init__(name="octavo-grammar", daemon=True)
         self._grammars = grammars
         self._grammar = grammar
         self._news = news
+        self._clock = clock
+        self.began_s: float | None = None
+        """When compiling began; None while what all grammars need is loaded."""
         self.result: int | OctavoError | None = None
         """The grammar's id, or why there is none; None while it runs."""
 
     def run(self) -> None:
         try:
+            self._grammars.prepare(self._grammar.param)
+            self.began_s = self._clock()
             self.result = self._grammars.compile(self._grammar)
         except OctavoError as error:
             self.result = error
@@ -64,7 +69,6 @@ class _Waiting:
         self.request = request
         self.grammar = grammar
         self.compilation: _Compilation | None = None
-        self.began_s = 0.0
         self.aborted: set[int] = set()
 
     @property
@@ -158,8 +162,8 @@ class GrammarDesk:
         compilation = waiting.compilation
         if compilation is None:
             return None
-        result = compilation.result
-        if result is not None or self._clock() - waiting.began_s < COMPILE_LIMIT_S:
+        result, began_s = compilation.result, compilation.began_s
+        if result is not None or began_s is None or self._clock() - began_s < COMPILE_LIMIT_S:
             return result
         self._lost.append(compilation)
         param = waiting.grammar.param
@@ -175,7 +179,6 @@ class GrammarDesk:
             if num_running >= MAX_COMPILING or len(self._lost) >= MAX_LOST:
                 return
             if waiting.compilation is None:
-                waiting.compilation = _Compilation(grammars, waiting.grammar, self._news)
-                waiting.began_s = self._clock()
+                waiting.compilation = _Compilation(grammars, waiting.grammar, self._news, self._clock)
                 waiting.compilation.start()
                 num_running += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -15,6 +16,9 @@ from octavo.engine.token_bytes import TokenSpelling, spelling_of
 from octavo.engine.tokenizer_sources import read_source
 from octavo.errors import ModelError, ModelFileError
 from octavo.weights.checkpoint import AddedToken, TokenizerFiles
+
+# Texts come one at a time here: threads of the library's own would have nothing to share.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
@@ -87,7 +91,7 @@ class Tokenizer:
         With `add_special_tokens`, what the model's tokenizer puts around a text is added, except that a text which
         itself begins with the begin-of-sequence token gets no second one.
         """
-        ids: list[int] = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        ids = _ids(self._inner, text, add_special_tokens=add_special_tokens)
         if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_id]:
             del ids[0]
         return ids
@@ -132,8 +136,7 @@ class Tokenizer:
         if self._guard_sign not in text or self._special_pattern is None:
             return self.encode(text, add_special_tokens=False)
         marked = self._special_pattern.sub(lambda match: self._token_sign + match[0], text)
-        ids: list[int] = self._secret_twin.encode(marked.replace(self._guard_sign, ""), add_special_tokens=False).ids
-        return ids
+        return _ids(self._secret_twin, marked.replace(self._guard_sign, ""), add_special_tokens=False)
 
     @cached_property
     def _secret_twin(self) -> tokenizers.Tokenizer:
@@ -167,6 +170,13 @@ class Tokenizer:
             return self._added[token_id].encode("utf-8", "replace")
         token = self._inner.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         return b"" if token is None else self._spelling.to_bytes(token)
+
+
+def _ids(inner: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Token ids. The library lets other Python threads run during a call for many texts, and not during one for one."""
+    (encoded,) = inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    ids: list[int] = encoded.ids
+    return ids
 
 
 def _add_missing(inner: tokenizers.Tokenizer, tokens: Iterable[AddedToken], file: str) -> None:

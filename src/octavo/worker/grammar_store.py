@@ -67,6 +67,10 @@ class GrammarStore:
         """Say where the vocabulary comes from; it is loaded with the first grammar."""
         self._load = load
 
+    def prepare(self, param: str) -> None:
+        """Load what all grammars need, once; whoever comes meanwhile waits. See `core.step.Grammars`."""
+        self._tokenizer_for(param)
+
     def compile(self, grammar: Grammar) -> int:
         """Compile a grammar, or find it compiled. It is kept until `release`, once for each time this was called.
 
@@ -122,7 +126,7 @@ class GrammarStore:
     def _compiled(self, grammar: Grammar) -> llguidance.LLMatcher:
         import llguidance
 
-        tokenizer = self._tokenizer_of(grammar)
+        tokenizer = self._tokenizer_for(grammar.param)
         limits = llguidance.LLParserLimits(
             initial_lexer_fuel=1_000_000,
             step_lexer_fuel=200_000,
@@ -138,13 +142,13 @@ class GrammarStore:
             raise RequestError(grammar.param, message=explanation(grammar, matcher))
         return matcher
 
-    def _tokenizer_of(self, grammar: Grammar) -> llguidance.LLTokenizer:
+    def _tokenizer_for(self, param: str) -> llguidance.LLTokenizer:
         with self._loading:
             if self._tokenizer is None:
                 if self._load is None:
-                    raise RequestError(grammar.param, message=f"{grammar.param} is not supported by this engine")
+                    raise RequestError(param, message=f"{param} is not supported by this engine")
                 vocabulary = self._load()
-                self._tokenizer = _tokenizer(vocabulary, grammar.param)
+                self._tokenizer = _tokenizer(vocabulary, param)
                 self.mask_words = (vocabulary.size + 31) // 32
             return self._tokenizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,26 @@ def _vocabulary(**changes: Any) -> GGUFVocabulary:
 def _tokens(vocabulary: GGUFVocabulary, text: str) -> list[str]:
     inner = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json(vocabulary, "x.gguf")))
     return list(inner.encode(text).tokens)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tinystories: Tokenizer) -> None:
+    """Or one long prompt would stop every stream of a server."""
+    text = "once upon a time " * 60_000
+    for encode, given in ((tinystories.encode, text), (tinystories.encode_guarded, tinystories.guard(text + "</s>"))):
+        turns: list[int] = []
+        done = threading.Event()
+
+        def count(turns: list[int] = turns, done: threading.Event = done) -> None:
+            while not done.wait(0.001):
+                turns.append(1)
+
+        counting = threading.Thread(target=count)
+        counting.start()
+        encode(given)
+        during = len(turns)
+        done.set()
+        counting.join()
+        assert during >= 10
 
 
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
