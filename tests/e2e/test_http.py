@@ -169,8 +169,19 @@ def test_large_bodies_are_refused(keyed: ServerProcess) -> None:
         (b"POST /ping HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n", 400),
         (b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 400_000 + b"\r\n\r\n", 431),
         (b"GET /" + b"a" * 400_000, 431),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", 400),
+        (b"GET /health HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+        (b"POST /ping HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (
+            b"POST /ping HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            501,
+        ),
     ],
-    ids=["garbage", "tls", "version", "negative", "two-lengths", "smuggling", "bad-chunk", "big-header", "big-path"],
+    ids=[
+        *("garbage", "tls", "version", "negative", "two-lengths", "smuggling", "bad-chunk", "big-header", "big-path"),
+        *("no-host", "two-hosts", "two-hosts-1.0", "gzip-chunked", "gzip-then-chunked"),
+    ],
 )
 def test_raw_sockets(server: ServerProcess, data: bytes, status: int) -> None:
     answer = server.raw(data)
@@ -178,6 +189,45 @@ def test_raw_sockets(server: ServerProcess, data: bytes, status: int) -> None:
     assert answer.count(b"HTTP/1.1 ") == 1
     if status >= 400:
         assert ENVELOPE.fullmatch(answer.partition(b"\r\n\r\n")[2]), answer
+
+
+def test_what_arrives_as_garbage_is_not_logged(start_server: Any) -> None:
+    server = start_server("--num-blocks", "40")
+    for _ in range(3):
+        server.raw(b"GARBAGE\r\n\r\n")
+    assert "Invalid HTTP" not in server.log.read_text()
+
+
+def test_compressed_bodies_are_refused(server: ServerProcess) -> None:
+    reply = server.post("/v1/completions", json.dumps(BODY).encode(), {"Content-Encoding": "gzip"})
+    assert reply.status == 415 and reply.error["code"] == "unsupported_content_encoding"
+    assert "Content-Encoding: gzip" in reply.error["message"] and "identity" in reply.error["message"]
+    assert reply.headers["accept-encoding"] == "identity"
+    assert server.post("/v1/completions", BODY, {"Content-Encoding": "identity"}).status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_http_1_0_gets_no_chunks(server: ServerProcess, stream: bool) -> None:
+    body = json.dumps({**BODY, "temperature": 0, "stream": stream}).encode()
+    head = b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    answer_head, _, content = server.raw(head % len(body) + body).partition(b"\r\n\r\n")
+    fields = answer_head.lower().split(b"\r\n")
+    assert fields[0].endswith(b" 200 ok") and b"connection: close" in fields
+    assert not any(field.startswith(b"transfer-encoding") for field in fields)
+    if stream:
+        assert content.startswith(b"data: {") and content.endswith(b"data: [DONE]\n\n")
+    else:
+        assert json.loads(content)["usage"]["completion_tokens"] == 2
+
+
+def test_two_keys_are_ambiguous(keyed: ServerProcess) -> None:
+    ask = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n"
+    good, bad = f"Authorization: Bearer {KEY}\r\n".encode(), b"Authorization: Bearer no\r\n"
+    bare = f"x-api-key: {KEY}\r\n".encode()
+    assert keyed.raw(ask % good).startswith(b"HTTP/1.1 200 ") and keyed.raw(ask % bare).startswith(b"HTTP/1.1 200 ")
+    for fields in (good + bad, bad + good, good + good, bare + bare):
+        answer = keyed.raw(ask % fields)
+        assert answer.startswith(b"HTTP/1.1 401 ") and b"ambiguous" in answer
 
 
 def test_two_requests_on_one_connection(server: ServerProcess) -> None:

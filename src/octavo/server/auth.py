@@ -28,6 +28,9 @@ def needs_admin(path: str) -> bool:
 
 DEFAULT_CALLER = Caller()
 
+SEVERAL_KEYS = b"several"
+"""In place of a header's value where there are several such headers: nobody's key."""
+
 
 class KeyRing:
     """The keys a server accepts. An empty ring means an open server.
@@ -111,6 +114,8 @@ class Access:
 
 def _unknown_key(needed: str, wrong: str, authorization: bytes | None) -> HTTPProblem:
     said = wrong if authorization else f"{needed}: Authorization: Bearer KEY, or x-api-key: KEY"
+    if authorization is SEVERAL_KEYS:
+        said = "the API key is ambiguous: give one Authorization header, or one x-api-key"
     challenge = (("www-authenticate", "Bearer"),)
     return problem(401, said, "invalid_api_key", type="authentication_error", headers=challenge)
 

@@ -90,6 +90,14 @@ def _check_content_type(content_type: bytes | None) -> None:
         raise problem(415, "Content-Type must be application/json", "unsupported_media_type")
 
 
+def _check_content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            shown = value.decode("ascii", "replace")[:64]
+            message = f"Content-Encoding: {shown} is not supported; send the body as it is (identity)"
+            raise problem(415, message, "unsupported_content_encoding", headers=(("accept-encoding", "identity"),))
+
+
 def _declared_length(content_length: bytes | None) -> int:
     return int(content_length) if content_length is not None and content_length.isdigit() else 0
 
@@ -101,9 +109,10 @@ async def read_pieces(scope: Scope, receive: Receive, max_bytes: int, flag: str)
         flag: The setting that `max_bytes` is, for the message.
 
     Raises:
-        HTTPProblem: 408 or 413.
+        HTTPProblem: 408, 413, or 415 for one that is compressed.
         ClientDisconnectedError: If the client leaves before the body is complete.
     """
+    _check_content_encoding(scope["headers"])
     received = 0
     declared = _declared_length(dict(scope["headers"]).get(b"content-length"))
     more = True

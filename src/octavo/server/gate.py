@@ -7,10 +7,11 @@ the URL. Everything needs a key but the few routes that are open by name.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.auth import Access
+from octavo.server.auth import SEVERAL_KEYS, Access
 from octavo.server.body import ClientDisconnectedError
 from octavo.server.context import ServerContext
 from octavo.server.envelopes import error_body
@@ -45,7 +46,7 @@ class Gate:
         headers = dict(scope["headers"])
         reply = _Reply(send, headers.get(b"x-request-id"))
         try:
-            authorization = _authorization(headers)
+            authorization = _authorization(scope["headers"])
             caller = self._access.check(scope["path"], authorization)
             scope[IS_ADMIN] = self._access.is_admin(authorization)
             with self._traffic.request(caller, counts=scope["method"] == "POST"):
@@ -61,12 +62,13 @@ class Gate:
             self._metrics.count_http(getattr(route, "path", None), scope["method"], reply.status)
 
 
-def _authorization(headers: dict[bytes, bytes]) -> bytes | None:
+def _authorization(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """The Authorization header, or what stands for it: Anthropic's clients send the bare key in `x-api-key`."""
-    authorization = headers.get(b"authorization")
-    if authorization is None and (key := headers.get(b"x-api-key")) is not None:
-        return b"Bearer " + key
-    return authorization
+    for name, prefix in ((b"authorization", b""), (b"x-api-key", b"Bearer ")):
+        values = [value for given, value in headers if given == name]
+        if values:
+            return prefix + values[0] if len(values) == 1 else SEVERAL_KEYS
+    return None
 
 
 class _Reply:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import http
+import logging
 import socket
-import sys
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from octavo.config import HTTPConfig
 from octavo.server.line import offer_line
 from octavo.server.openai.errors import UNAVAILABLE, ErrorReply
+from octavo.server.unframed import unframe
+
+log = logging.getLogger("octavo.server")
 
 MAX_PIPELINED = 64
 """Requests that one connection may send ahead of their answers."""
@@ -27,6 +31,7 @@ _NOT_HTTP = ErrorReply(status=400, message="the request is not valid HTTP", code
 _NO_WEBSOCKETS = ErrorReply(
     status=400, message="there are no WebSockets here; streams are server-sent events", code="websocket_unsupported"
 )
+_NO_HOST = ErrorReply(status=400, message="the request needs one Host header", code="invalid_host")
 
 
 class _RefusedError(Exception):
@@ -89,7 +94,15 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():  # what comes after a refusal
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # who asks for another protocol is answered in this one, as HTTP has it
+        except httptools.HttpParserError as error:
+            why = error.__context__
+            self._give_up(why.reply if isinstance(why, _RefusedError) else _NOT_HTTP)
+            return
         if self._in_headers:
             self._header_bytes += len(data)
             if self._header_bytes > self.limits.max_header_bytes and not self.transport.is_closing():
@@ -112,10 +125,17 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
             raise _RefusedError(self._headers_too_large())
         if self._get_upgrade() == b"websocket":
             raise _RefusedError(_NO_WEBSOCKETS)
+        version = self.parser.get_http_version()
+        num_hosts = len(self._values(b"host"))
+        if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
+            raise _RefusedError(_NO_HOST)
+        self._check_codings()
         self._expect(self.limits.read_timeout * BODY_SHARE)
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:  # not one that is refused
             offer_line(self.cycle)
+            if version == "1.0":
+                unframe(self.cycle)
 
     def on_message_complete(self) -> None:
         self._expect(None)
@@ -133,12 +153,15 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._watch_reader(True)  # closing waits until what is written has been read
 
-    def send_400_response(self, msg: str) -> None:
-        cause = getattr(sys.exception(), "__context__", None)
-        self._give_up(cause.reply if isinstance(cause, _RefusedError) else _NOT_HTTP)
+    def _values(self, name: bytes) -> list[bytes]:
+        return [value for given, value in self.headers if given == name]
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: who asks for another protocol is answered in this one, as HTTP has it."""
+    def _check_codings(self) -> None:
+        codings = [value.strip().lower() for value in b",".join(self._values(b"transfer-encoding")).split(b",")]
+        if codings not in ([b""], [b"chunked"]):
+            shown = b", ".join(codings).decode("ascii", "replace")[:64]
+            message = f"Transfer-Encoding: {shown} is not supported; chunked is, alone and once"
+            raise _RefusedError(ErrorReply(status=501, message=message, code="unsupported_transfer_encoding"))
 
     def _headers_too_large(self) -> ErrorReply:
         limit = self.limits.max_header_bytes
@@ -184,6 +207,7 @@ class OctavoHTTPProtocol(HttpToolsProtocol):
         self._refuse(reply)
 
     def _refuse(self, reply: ErrorReply) -> None:
+        log.debug("a connection is refused: %s", reply.message)
         body = reply.body()
         head = [
             f"HTTP/1.1 {reply.status} {http.HTTPStatus(reply.status).phrase}",
