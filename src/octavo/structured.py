@@ -6,6 +6,8 @@ compiled there; `Vocabulary` is what a grammar is compiled for.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +26,11 @@ LARK = "lark"
 TAGS = "structural_tag"
 
 JSON_OPTIONS = {"lenient": False, "coerce_one_of": False, "whitespace_flexible": True, "whitespace_pattern": r"[ ]?"}
-"""What a schema does not say. Nothing in it is ignored: a keyword that cannot be held is an error. One space at most
+"""What a schema does not say. No keyword of it is ignored: one that cannot be held is an error. One space at most
 between tokens, because small models that may write blanks tend to write nothing else."""
+
+_MAY_BE_HUGE = re.compile(r"[0-9]{309}|null")
+"""Of a text: that it may be made of numbers that no float can hold; infinities are written as null."""
 
 _ANY_OBJECT = '{"type":"object"}'
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -134,9 +139,25 @@ def _listed(names: list[str]) -> str:
 
 def _json_text(value: Any, where: str) -> str:
     try:
-        return msgspec.json.encode(value).decode()
+        text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(where, message=f"{where}: is not JSON ({error})") from None
+    if len(text) <= MAX_GRAMMAR_CHARS and _MAY_BE_HUGE.search(text):
+        _check_numbers(value, where)
+    return text
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Numbers beyond a float's range, and those that are none, have no JSON that all readers take."""
+    pending = [(where, value)]
+    while pending:
+        at, item = pending.pop()
+        if isinstance(item, dict):
+            pending += [(f"{at}.{str(name)[:64]}", child) for name, child in item.items()]
+        elif isinstance(item, list | tuple):
+            pending += [(f"{at}[{i}]", child) for i, child in enumerate(item)]
+        elif isinstance(item, int | float) and not abs(item) <= sys.float_info.max:  # NaN is not, either
+            raise RequestError(where, message=f"{at}: must be a number between -1.8e308 and 1.8e308")
 
 
 def _json_value(text: str, where: str) -> Any:

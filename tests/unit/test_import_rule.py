@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": VALUES
     | {"server", "engine", "core", "weights", "registry", "measure", "sim", "traces", "figures"}
     | {"_native"},  # doctor looks at it
+    "__main__": {"cli"},
 }
 
 THIRD_PARTY: dict[str, set[str]] = {
@@ -68,6 +69,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "traces": {"msgspec"},
     "figures": {"msgspec", "matplotlib"},
     "cli": {"msgspec", "rich", "yaml"},
+    "__main__": set(),
 }
 
 TORCH_MODULES = {"backends.torch_eager"}

@@ -98,3 +98,12 @@ def test_bad_words_are_texts() -> None:
     with pytest.raises(RequestError) as caught:
         SamplingParams(bad_words=("a", ""))
     assert caught.value.param == "bad_words"
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("inf"), float("nan")])
+def test_numbers_that_no_float_holds_are_refused_by_place(number: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        StructuredOutputsParams(json={"properties": {"a": {"enum": [None, 1, number]}}})
+    where = "structured_outputs.json.properties.a.enum[2]"
+    assert str(caught.value) == f"{where}: must be a number between -1.8e308 and 1.8e308"
+    StructuredOutputsParams(json={"enum": [None, 10**300, "9" * 400]})

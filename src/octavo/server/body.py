@@ -95,7 +95,8 @@ def _check_content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> None:
         if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
             shown = value.decode("ascii", "replace")[:64]
             message = f"Content-Encoding: {shown} is not supported; send the body as it is (identity)"
-            raise problem(415, message, "unsupported_content_encoding", headers=(("accept-encoding", "identity"),))
+            accepted = (("accept-encoding", "identity"),)
+            raise problem(415, message, "unsupported_content_encoding", headers=accepted)
 
 
 def _declared_length(content_length: bytes | None) -> int:

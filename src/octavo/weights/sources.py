@@ -77,7 +77,7 @@ def resolve(
     if entry is not None:
         return ModelFiles(path=model_cache.ensure(entry, download_dir, progress), kind="gguf", name=entry.name)
     if is_path:
-        return _local(path)
+        return _local(path, model)
     if hub is not None:
         return _from_hub(hub[1], hub[2], revision, download_dir)
     raise ModelError(_unknown(model))
@@ -94,7 +94,7 @@ def _can_only_be_a_path(model: str, is_hub_id: bool) -> bool:
     return model.startswith((".", "/", "~")) or (model.lower().endswith(".gguf") and not is_hub_id)
 
 
-def _local(path: Path) -> ModelFiles:
+def _local(path: Path, given: str) -> ModelFiles:
     name = path.name or path.resolve().name
     if path.is_dir():
         if not (path / CONFIG).is_file():
@@ -103,7 +103,7 @@ def _local(path: Path) -> ModelFiles:
             raise ModelFileError(name, "folder", f"holds no {CONFIG}{hint}")
         return ModelFiles(path=path, kind="huggingface", name=path.resolve().name)
     if not path.exists():
-        raise ModelFileError(name[:100], "file", "no such file or folder")
+        raise ModelError(f"there is no file or folder {given[:200]}")
     suffix = path.suffix.lower()
     if suffix == ".gguf":
         return ModelFiles(path=path, kind="gguf", name=path.stem)

@@ -26,6 +26,9 @@ KEYWORDS = (
     *("exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 )
 """Of JSON schemas: those that are held."""
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+MAX_BOUND = 10**17
+"""How far from 0 numbers can be bounded, in digits that are certain."""
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 FORMATS = ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 
@@ -38,8 +41,10 @@ _OF_SCHEMA = (
 """Keywords that hold schemas by name, in a list, and one."""
 
 _JSON = "failed to compile JSON schema: "
-_TOO_MUCH = ("too many", "too big", "too deeply", "limit")
-_KINDS = {"array": "a list", "object": "an object", "string": "a text"}
+_GAVE_UP = ("ParserTooComplex", "LexerTooComplex")
+_TOO_MUCH = ("too many", "too big", "too deeply", "limit", "left-recursive")
+_KINDS = {"array": "a list", "object": "an object", "string": "a text", "f64": "a number"}
+_ABOVE_0 = "a number above 0"
 
 Node = dict[str, Any]
 
@@ -60,9 +65,26 @@ def explanation(grammar: Grammar, matcher: llguidance.LLMatcher) -> str:
     return _schema(param, msgspec.json.decode(grammar.text) if grammar.kind == JSON_SCHEMA else None, text)
 
 
+def overlooked(grammar: Grammar) -> str | None:
+    """What is wrong with a schema that llguidance compiles all the same; None where nothing is."""
+    if grammar.kind == JSON_SCHEMA and "multipleOf" in grammar.text:
+        for path, node in _nodes(msgspec.json.decode(grammar.text), ()):
+            step = node.get("multipleOf", 1)
+            if _is_number(step) and step <= 0:
+                return f"{_place(grammar.param, path, 'multipleOf')}: must be {_ABOVE_0}"
+    return None
+
+
 def explained(matcher: llguidance.LLMatcher) -> str:
     """Why a matcher gave up on the way."""
-    return _general(matcher) or f"is no usable grammar: {_said(matcher)[:MAX_MESSAGE_CHARS]}"
+    if gave_up(matcher):
+        return "is too complex: the answer so far can be read in too many ways"
+    return _general(matcher) or "the answer so far does not obey it"
+
+
+def gave_up(matcher: llguidance.LLMatcher) -> bool:
+    """Whether a limit ended the matcher, rather than a token that may not follow."""
+    return matcher.stop_reason() in _GAVE_UP or any(sign in _said(matcher).lower() for sign in _TOO_MUCH)
 
 
 def _said(matcher: llguidance.LLMatcher) -> str:
@@ -73,7 +95,7 @@ def _general(matcher: llguidance.LLMatcher) -> str | None:
     text = _said(matcher)
     if text in ("NoExtension", "NoExtensionBias"):
         return "nothing can match it"
-    if matcher.stop_reason() in ("ParserTooComplex", "LexerTooComplex") or any(sign in text for sign in _TOO_MUCH):
+    if gave_up(matcher):
         return f"is too complex ({text[:MAX_MESSAGE_CHARS]})"
     return None
 
@@ -102,14 +124,15 @@ def _notation(text: str) -> str:
 
 
 def _schema(param: str, schema: Any, text: str) -> str:
+    general = f"{param}: cannot be held: {text[:MAX_MESSAGE_CHARS]}"
     for pattern, explain in _EXPLAINED:
         if found := re.match(pattern, text):
             test, keyword, why = explain(found)
             for path, node in _nodes(schema, ()):
                 if keyword in node and test(node):
                     return f"{_place(param, path, keyword)}: {why}"
-            return f"{param}: {keyword} {why}"
-    return f"{param}: cannot be held: {text[:MAX_MESSAGE_CHARS]}"
+            general = f"{param}: {keyword} {why}"
+    return general
 
 
 Path = tuple[str | int, ...]
@@ -187,8 +210,29 @@ def _crossed(found: re.Match[str]) -> Explained:
 def _wrong_kind(found: re.Match[str]) -> Explained:
     keyword, kind = found["keyword"], found["kind"]
     kinds = {"array": list, "object": dict, "string": str}
-    must = _KINDS.get(kind, "a whole number of at least 0")
-    return lambda node: not isinstance(node[keyword], kinds.get(kind, int)), keyword, f"must be {must}"
+    must = _ABOVE_0 if keyword == "multipleOf" else _KINDS.get(kind, "a whole number of at least 0")
+
+    def fits(value: Any) -> bool:
+        if kind in kinds:
+            return isinstance(value, kinds[kind])
+        if kind == "f64":
+            return _is_number(value)
+        return isinstance(value, int) and 0 <= value < 1 << 63
+
+    return lambda node: not fits(node[keyword]), keyword, f"must be {must}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _empty(keyword: str) -> Callable[[re.Match[str]], Explained]:
+    return lambda found: (lambda node: node[keyword] == [], keyword, "must not be empty")
+
+
+def _far(keyword: str) -> Callable[[re.Match[str]], Explained]:
+    why = f"must be from -{MAX_BOUND:.0e} to {MAX_BOUND:.0e}".replace("+", "")
+    return lambda found: (lambda node: _is_number(node[keyword]) and abs(node[keyword]) > MAX_BOUND, keyword, why)
 
 
 _EXPLAINED: tuple[tuple[str, Callable[[re.Match[str]], Explained]], ...] = (
@@ -211,7 +255,10 @@ _EXPLAINED: tuple[tuple[str, Callable[[re.Match[str]], Explained]], ...] = (
     ),
     (
         r"invalid multiple of",
-        lambda found: (lambda node: not node["multipleOf"], "multipleOf", "must be a number above 0"),
+        lambda found: (lambda node: not node["multipleOf"], "multipleOf", f"must be {_ABOVE_0}"),
     ),
+    *((r"Unsatisfiable schema: anyOf is empty", _empty(keyword)) for keyword in ("anyOf", "type", "enum")),
+    (r"Unsatisfiable schema: oneOf is empty", _empty("oneOf")),
+    *((r"Failed to generate regex for \w+ range", _far(keyword)) for keyword in BOUNDS),
     (r"regex parse error: (.*)", lambda found: (lambda node: True, "pattern", _regex(found[1]))),
 )

@@ -13,7 +13,7 @@ import numpy as np
 from octavo.backends.protocol import Int32Array, TokenMask
 from octavo.core.step import RowFork, RowSetup
 from octavo.worker.batch_state import BatchState
-from octavo.worker.grammar_errors import explained
+from octavo.worker.grammar_errors import explained, gave_up
 from octavo.worker.grammar_store import GrammarStore
 
 if TYPE_CHECKING:
@@ -117,9 +117,10 @@ class GrammarRows:
             taken = found.matcher.consume_token(token_id)
             _spend(found, time.thread_time() - started_s)
             if not taken:
-                found.failure = (
-                    found.failure or f"token {token_id} is none that may follow ({explained(found.matcher)})"
+                why = (
+                    explained(found.matcher) if gave_up(found.matcher) else f"token {token_id} is none that may follow"
                 )
+                found.failure = found.failure or why
 
     def close(self) -> None:
         """End the thread."""

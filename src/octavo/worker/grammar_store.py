@@ -15,7 +15,7 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.structured import JSON_OPTIONS, JSON_SCHEMA, REGEX, TAGS, Grammar, Vocabulary
-from octavo.worker.grammar_errors import MAX_MESSAGE_CHARS, explanation
+from octavo.worker.grammar_errors import MAX_MESSAGE_CHARS, explanation, overlooked
 
 if TYPE_CHECKING:
     import llguidance
@@ -140,6 +140,8 @@ class GrammarStore:
             matcher.compute_bitmask()  # tells whether anything matches, and how hard that is
         if matcher.is_error():
             raise RequestError(grammar.param, message=explanation(grammar, matcher))
+        if (why := overlooked(grammar)) is not None:
+            raise RequestError(grammar.param, message=why)
         return matcher
 
     def _tokenizer_for(self, param: str) -> llguidance.LLTokenizer:

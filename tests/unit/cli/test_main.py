@@ -100,3 +100,9 @@ def test_a_reader_that_leaves_is_not_a_traceback() -> None:
         process.stdout.close()
         error = process.stderr.read().decode()
     assert "Traceback" not in error and "BrokenPipe" not in error
+
+
+def test_the_package_is_the_command() -> None:
+    words = [sys.executable, "-m", "octavo", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"octavo {__version__}\n"

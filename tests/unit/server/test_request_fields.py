@@ -7,12 +7,13 @@ import pytest
 from octavo.config import HTTPConfig
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams
+from octavo.server.anthropic.protocol import MessagesRequest
 from octavo.server.openai.chat import chat_params
 from octavo.server.openai.completions import completion_params, split_prompts
 from octavo.server.openai.errors import reply_to
 from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION
 from octavo.server.openai.messages import plain_messages
-from octavo.server.openai.protocol import parse_chat, parse_completion
+from octavo.server.openai.protocol import CompletionRequest, convert, parse_chat, parse_completion
 
 HTTP = HTTPConfig()
 USER = [{"role": "user", "content": "hi"}]
@@ -269,3 +270,19 @@ def test_template_kwargs_have_an_allow_list() -> None:
         with pytest.raises(RequestError) as caught:
             parse_chat({"messages": USER, "chat_template_kwargs": {"thinking": value}}, HTTP)
         assert caught.value.param == "chat_template_kwargs.thinking"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        (MessagesRequest, {}, "model: is missing"),
+        (MessagesRequest, {"model": "m", "messages": [{"role": "user"}]}, "messages[0].content: is missing"),
+        (CompletionRequest, {"logit_bias": {"7": 1, "5": None}}, 'logit_bias["5"]: expected float, got null'),
+        (CompletionRequest, {"logit_bias": {"5": []}}, 'logit_bias["5"]: expected float, got array'),
+        (CompletionRequest, {"logit_bias": {"5": True}}, 'logit_bias["5"]: expected float, got bool'),
+    ],
+)
+def test_a_wrong_entry_and_a_missing_field_are_named(kind: Any, body: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        convert(body, kind)
+    assert str(caught.value) == message and caught.value.param == message.partition(": ")[0]

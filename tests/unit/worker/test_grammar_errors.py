@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import RequestError
 from octavo.structured import JSON_SCHEMA, LARK, REGEX, Grammar
-from octavo.worker.grammar_errors import FORMATS, KEYWORDS, TYPES
+from octavo.worker.grammar_errors import BOUNDS, FORMATS, KEYWORDS, MAX_BOUND, TYPES
 from octavo.worker.grammar_store import GrammarStore
 from support.byte_vocabulary import byte_vocabulary
 
@@ -45,6 +45,16 @@ def refusal(kind: str, text: str, param: str = "P") -> str:
         ({"properties": 5}, "P.properties: must be an object"),
         ({"required": 5}, "P.required: must be a list"),
         ({"type": "number", "multipleOf": 0}, "P.multipleOf: must be a number above 0"),
+        ({"items": {"multipleOf": -0.5}}, "P.items.multipleOf: must be a number above 0"),
+        ({"multipleOf": "a"}, "P.multipleOf: must be a number above 0"),
+        ({"items": {"type": "number", "minimum": "a"}}, "P.items.minimum: must be a number"),
+        ({"minLength": -1}, "P.minLength: must be a whole number of at least 0"),
+        ({"properties": {"a": {"minimum": 1}, "b": {"minimum": 10**30}}}, "P.properties.b.minimum: must be from -1e17"),
+        ({"type": "integer", "exclusiveMaximum": -1e30}, "P.exclusiveMaximum: must be from -1e17 to 1e17"),
+        ({"enum": []}, "P.enum: must not be empty"),
+        ({"allOf": [{"anyOf": []}]}, "P.allOf[0].anyOf: must not be empty"),
+        ({"type": []}, "P.type: must not be empty"),
+        ({"oneOf": []}, "P.oneOf: must not be empty"),
         ({"properties": {"a": {"pattern": "(?=a)"}}}, "P.properties.a.pattern: is no usable regular expression: word"),
         ({"$ref": "#"}, "P: nothing can match it"),
     ],
@@ -53,6 +63,21 @@ def test_a_schema_is_told_where_it_is_wrong(schema: Any, begin: str) -> None:
     message = refusal(JSON_SCHEMA, json.dumps(schema))
     assert message.startswith(begin), message
     assert not any(word in message for word in LIBRARY_WORDS), message
+
+
+def test_a_property_may_be_called_as_a_keyword() -> None:
+    store = GrammarStore()
+    store.use_vocabulary(byte_vocabulary)
+    store.compile(Grammar(JSON_SCHEMA, '{"properties":{"multipleOf":{"const":-1}},"enum":[{"multipleOf":-1}]}'))
+
+
+def test_bounds_are_held_as_far_as_is_said() -> None:
+    store = GrammarStore()
+    store.use_vocabulary(byte_vocabulary)
+    for kind in ("integer", "number"):
+        for keyword in BOUNDS:
+            for bound in (MAX_BOUND, -MAX_BOUND):
+                store.compile(Grammar(JSON_SCHEMA, json.dumps({"type": kind, keyword: bound})))
 
 
 def test_a_tools_schema_is_named_as_the_request_has_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.core.step import RowFork, RowSetup
 from octavo.messages import SamplingParams
-from octavo.structured import REGEX, Grammar
+from octavo.structured import LARK, REGEX, Grammar
 from octavo.worker import grammar_rows
 from octavo.worker.batch_state import BatchState
 from octavo.worker.grammar_rows import GrammarRows
@@ -24,7 +24,8 @@ class Rows:
         self.state = BatchState(4, 32)
         self.rows = GrammarRows(self.store, self.state)
 
-    def admit(self, row: int, regex: str, answer: bytes = b"", **sampling: Any) -> None:
+    def admit(self, row: int, regex: str | Grammar, answer: bytes = b"", **sampling: Any) -> None:
+        grammar = Grammar(REGEX, regex) if isinstance(regex, str) else regex
         setup = RowSetup(
             row=row,
             token_ids=[1, 2, *answer],
@@ -34,7 +35,7 @@ class Rows:
             seed=0,
             sequence_index=0,
             eos_token_ids=(EOS,),
-            grammar_id=self.store.compile(Grammar(REGEX, regex)),
+            grammar_id=self.store.compile(grammar),
         )
         self.state.set_up(setup)
         self.rows.set_up(setup)
@@ -109,9 +110,19 @@ def test_a_token_that_may_not_follow_fails_its_row_alone(rows: Rows) -> None:
     rows.admit(1, "ab")
     rows.accept(_0="b", _1="a")
     assert rows.allowed(0, 1) == ["", "b"]
-    assert "none that may follow" in (rows.rows.failure(0) or "") and rows.rows.failure(1) is None
+    assert rows.rows.failure(0) == f"token {ord('b')} is none that may follow" and rows.rows.failure(1) is None
     rows.accept(_0="a")
     assert rows.allowed(0) == [""]
+
+
+def test_a_grammar_with_too_many_readings_is_said_to_be_too_complex(rows: Rows) -> None:
+    rules = [f'r{i}: "a" r{i} "a" | r{i} r{i} | "a"' for i in range(150)]
+    start = "start: " + " | ".join(f"r{i}" for i in range(150))
+    rows.admit(0, Grammar(LARK, "\n".join([start, *rules])))
+    for _ in range(15):
+        if rows.rows.failure(0) is None:
+            rows.accept(_0="a")
+    assert rows.rows.failure(0) == "is too complex: the answer so far can be read in too many ways"
 
 
 def test_an_answer_that_never_obeyed_fails(rows: Rows) -> None:

@@ -34,6 +34,8 @@ MAX_TEMPLATE_KWARG_CHARS = 2048
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TYPE_ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?")
+_MISSING = re.compile(r"Object missing required field (.*)")
+_SOME_ENTRY = "[...]"
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -185,7 +187,7 @@ def convert(body: dict[str, Any], kind: type[S]) -> S:
                 raise
         return msgspec.convert(with_integers(body, kind), kind)
     except msgspec.ValidationError as error:
-        raise _named(str(error)) from None
+        raise _named(str(error), body) from None
 
 
 def _parse(
@@ -197,13 +199,30 @@ def _parse(
     return request, unknown
 
 
-def _named(message: str) -> RequestError:
+def _named(message: str, body: dict[str, Any]) -> RequestError:
     """msgspec's "Expected `int | null`, got `str` - at `$.n`" as an error of that field."""
     match = _TYPE_ERROR.fullmatch(message)
     path = match["path"] if match and match["path"] else None
     what = (match["what"].replace("`", "") if match else message)[:200]  # it may name a field of the client's
+    if (missing := _MISSING.fullmatch(what)) is not None:
+        field = f"{path}.{missing[1]}" if path else missing[1]
+        return RequestError(field, message=f"{field}: is missing")
+    if path and path.endswith(_SOME_ENTRY):
+        path = _entry(body, path.removesuffix(_SOME_ENTRY), what)
     where = f"{path} (a name)" if match and match["key"] else path
     return RequestError(path, message=f"{where}: {what[:1].lower()}{what[1:]}" if where else what)
+
+
+def _entry(body: dict[str, Any], field: str, what: str) -> str:
+    """The first entry of a map that holds what it was not to hold; msgspec leaves its name out."""
+    found = body.get(field)
+    wrong = what.rpartition("got ")[2]
+    names = [name for name, value in found.items() if _json_kind(value) == wrong] if isinstance(found, dict) else []
+    return f'{field}["{names[0][:64]}"]' if names else field + _SOME_ENTRY
+
+
+def _json_kind(value: Any) -> str:
+    return {type(None): "null", dict: "object", list: "array"}.get(type(value), type(value).__name__)
 
 
 def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
