@@ -8,12 +8,14 @@ import time
 import urllib.request
 
 URL, MODEL = os.environ["OCTAVO_URL"], os.environ["OCTAVO_MODEL"]
+TOKENS = 96
+"""So many that not all are there before the first is read: what nobody has read yet comes in one piece."""
 COMPLETION = {
     "model": MODEL,
     "prompt": "Once upon a time",
     "repetition_penalty": 1.0,
     "temperature": 0.0,
-    "max_tokens": 16,
+    "max_tokens": TOKENS,
     "logprobs": None,
     "stream": True,
     "stream_options": {"include_usage": True},
@@ -23,7 +25,7 @@ CHAT = {
     "model": MODEL,
     "messages": [{"role": "user", "content": [{"type": "text", "text": "Name a river."}]}],
     "temperature": 0.0,
-    "max_completion_tokens": 16,
+    "max_completion_tokens": TOKENS,
     "stream": True,
     "stream_options": {"include_usage": True},
     "ignore_eos": True,
@@ -57,7 +59,7 @@ def measure(path: str, body: dict) -> tuple[str, int, int]:
 
 for path, body in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)):
     text, tokens, gaps = measure(path, body)
-    assert tokens == 16 and text and gaps > 0, (path, text, tokens, gaps)
+    assert tokens == TOKENS and text and gaps > 0, (path, text, tokens, gaps)
 models = json.load(urllib.request.urlopen(URL + "/v1/models"))
 assert models["data"][0]["id"] == MODEL and models["data"][0]["max_model_len"] > 0
 assert "vllm:num_requests_running" in urllib.request.urlopen(URL + "/metrics").read().decode()
