@@ -281,7 +281,7 @@ def test_messages_and_token_ids_can_be_published(memory: ServerProcess) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"text": STORY}, None),
+        ({"text": STORY}, "name"),
         ({"name": "a/b", "text": STORY}, "name"),
         ({"name": "x"}, "text"),
         ({"name": "x", "text": STORY, "token_ids": [1]}, "text"),

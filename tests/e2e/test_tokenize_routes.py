@@ -92,7 +92,7 @@ def test_a_long_text_is_tokenized_whole(server: ServerProcess) -> None:
         ("/tokenize", {"messages": [{"role": "boss", "content": ""}]}, "messages[0].role"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": 5}, "messages"),
-        ("/detokenize", {}, None),
+        ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": None}, "tokens"),
         ("/detokenize", {"tokens": "1"}, "tokens"),
         ("/detokenize", {"tokens": [1, -1]}, "tokens[1]"),
