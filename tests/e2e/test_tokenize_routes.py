@@ -104,12 +104,10 @@ def test_a_long_text_is_tokenized_whole(server: ServerProcess) -> None:
         ("/detokenize", {"tokens": [1], "model": 5}, "model"),
     ],
 )
-def test_bad_requests_are_refused_by_name(server: ServerProcess, path: str, body: Any, param: str | None) -> None:
+def test_bad_requests_are_refused_by_name(server: ServerProcess, path: str, body: Any, param: str) -> None:
     reply = server.post(path, body)
     assert reply.status == (404 if body.get("model") == "other" else 400)
     assert reply.error["param"] == param
-    if param is None:
-        assert "tokens" in reply.error["message"]
 
 
 @pytest.mark.parametrize(
