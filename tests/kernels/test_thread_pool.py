@@ -182,11 +182,11 @@ def test_the_default_is_what_is_usable() -> None:
     [
         *[("max 100000", 99), ("", 99), ("nonsense", 99), ("100000", 99), ("100000 0", 99), ("-1 100000", 99)],
         *[("10000 100000", 1), ("100000 100000", 1), ("140000 100000", 1), ("25000 50000", 1)],
-        *[("160000 100000", 2), ("900000000 100000", 99)],
+        *[("190000 100000", 1), ("200000 100000", 2), ("900000000 100000", 99)],
     ],
 )
 def test_the_quota_of_a_cgroup_bounds_the_default(tmp_path: Path, limit: str, cpus: int) -> None:
-    """Rounded to whole CPUs, at least one; an unreadable limit is none. Version 2 and version 1."""
+    """Rounded down to whole CPUs, at least one; an unreadable limit is none. Version 2 and version 1."""
     expected = min(cpus, len(os.sched_getaffinity(0)))
     v2, v1 = tmp_path / "v2", tmp_path / "v1"
     (v1 / "cpu").mkdir(parents=True)

@@ -19,7 +19,7 @@ from octavo.core.engine_core import EngineCore
 from octavo.core.host_slots import HostSlots
 from octavo.core.in_flight import InFlightPrefixes
 from octavo.core.kv_cache_manager import KVCacheManager
-from octavo.core.prefix_index import Lineage, PrefixIndex
+from octavo.core.prefix_index import Content, Lineage, PrefixIndex
 from octavo.core.published import Published
 from octavo.core.request import Sequence, SequenceStatus
 from octavo.core.rows import Rows
@@ -229,13 +229,13 @@ def short_keys_are_trusted(patch: MonkeyPatch) -> None:
     """Two contents with one key pass for each other."""
     short_keys(patch)
 
-    def trusting(index: PrefixIndex, lineage: Lineage, column: int, parent: Any, token_ids: Any) -> Any:
-        found = index._by_key.get(index.key_of(lineage, column, token_ids))
-        if found is None or any(found.blocks[g] == NULL_BLOCK for g in index._full_groups):
-            return None
-        return found
+    def trusting(index: PrefixIndex, parent: Content, found: Content, count: int, *of_the_prompt: object) -> Any:
+        chain = [found]
+        while len(chain) < count:
+            chain.append(chain[-1].parent)
+        return chain[::-1]
 
-    patch.setattr(PrefixIndex, "_lookup", trusting)
+    patch.setattr(PrefixIndex, "_back_to", trusting)
 
 
 @fault

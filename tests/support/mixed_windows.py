@@ -22,8 +22,8 @@ def alternating(num_layers: int, window: int, every: int = 6) -> list[int | None
 def mixed_windows(windows: Sequence[int | None]) -> Iterator[None]:
     """While this lasts, models that are loaded have these windows, whatever their files say."""
 
-    def mixed(config: dict[str, Any]) -> DecoderSpec:
-        spec = decoder_spec(config)
+    def mixed(config: dict[str, Any], context: int | None = None) -> DecoderSpec:
+        spec = decoder_spec(config, context)
         layers = tuple(
             msgspec.structs.replace(layer, window=window) for layer, window in zip(spec.layers, windows, strict=True)
         )

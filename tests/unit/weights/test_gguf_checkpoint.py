@@ -229,7 +229,7 @@ def test_wrong_tensors_are_refused(tmp_path: Path) -> None:
 
     vector = struct.pack("<4f", 1, 2, 3, 4)
     for extra, kind, word in [
-        (("blk.0.attn_q_norm.weight", [4], 0, vector), UnsupportedModelError, "'blk.0.attn_q_norm.weight'"),
+        (("blk.0.attn_sinks.weight", [4], 0, vector), UnsupportedModelError, "'blk.0.attn_sinks.weight'"),
         (("blk.00.attn_norm.weight", [4], 0, vector), ModelFileError, "'blk.00.attn_norm.weight'"),
         (("rope_freqs.weight", [4], 0, vector), ModelFileError, "must be f32 of (8,)"),
         (("rope_freqs.weight", [8], 1, bytes(16)), ModelFileError, "must be f32 of (8,)"),
