@@ -116,7 +116,7 @@ def check(compiled: Compiled, way: Way, routing: Routing) -> None:
     size = np.einsum("te,etw->tw", weights, np.abs(given))
     y = compiled.run(compiled.mixed(routing))
     assert y.shape == compiled.case.x.shape and y.dtype == np.float32
-    assert (np.abs(y - expected) <= 3e-6 * size + 1e-30).all()
+    assert (np.abs(y - expected) <= 1e-5 * size + 1e-30).all()
     chosen = (weights > 0).sum(axis=0)
     if len(chosen) > routing.top_k:
         assert chosen[0] > 2 * chosen[-2] or len(logits) < 10, "the experts are evenly loaded"
@@ -269,7 +269,7 @@ def test_selected_rows(backend: Any, way: Way) -> None:
     batch = step([np.arange(9)], [(0, 0, 9)])
     batch.logits_tokens = np.array([1, 4, 5], np.int32)
     found = made.program(build).run(batch)
-    np.testing.assert_allclose(found, expected[[1, 4, 5]], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found, expected[[1, 4, 5]], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("way", ways(CPU_WAYS))
