@@ -14,11 +14,9 @@ from octavo.engine.chat_template import ChatTemplate
 from octavo.engine.tokenizer import Tokenizer
 from octavo.weights.sources import open_checkpoint, resolve
 from support.llama2c import convert
-from support.paths import TESTS, TINYSTORIES
+from support.paths import SHARED, TINYSTORIES
 from support.real_models import REAL_MODELS, real_model
 
-SHARED = Path(os.environ.get("OCTAVO_TEST_DATA", TESTS.parents[1] / "shared" / "data"))
-"""Data that may not be put into this repository."""
 SMOLLM2 = "smollm2-135m"
 AIDREAMS = "aidreams-llama-233k"
 NUM_TOKENS = 32

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import safetensors.numpy
 
-from models.real_cases import SHARED
 from support.llama2c import convert
-from support.paths import TINYSTORIES
+from support.paths import SHARED, TINYSTORIES
 
 pytestmark = pytest.mark.models
 ORIGINAL = SHARED / "models" / TINYSTORIES.name / "model.bin"

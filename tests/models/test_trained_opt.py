@@ -13,10 +13,9 @@ import pytest
 import octavo._native as _native
 from golden import compare
 from models.figures import record
-from models.real_cases import SHARED
 from octavo import LLM, SamplingParams
 from support.core_runs import run
-from support.paths import TESTS
+from support.paths import SHARED, TESTS
 from support.real_models import FOLDER
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(3600)]

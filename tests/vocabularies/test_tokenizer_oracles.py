@@ -11,15 +11,17 @@ import pytest
 from octavo.engine.pre_tokenizers import LLAMA3, QWEN2
 from octavo.engine.tokenizer import Tokenizer
 from octavo.weights.checkpoint import TokenizerFiles
-from support.paths import TESTS, TINYSTORIES
+from support.paths import SHARED, TINYSTORIES
 from support.wild_texts import wild_texts
 from vocabularies import oracles, tiny
 
 pytestmark = pytest.mark.torch
 
 COUNT = int(os.environ.get("OCTAVO_TEXTS", "1000"))
-SHARED = TESTS.parents[1] / "shared" / "data" / "tokenizers"
-"""Tokenizers whose licences keep them out of the repository."""
+TOKENIZERS = SHARED / "tokenizers"
+outside = pytest.mark.skipif(
+    not TOKENIZERS.exists(), reason=f"needs {TOKENIZERS}, whose licences keep it out; OCTAVO_TEST_DATA names its parent"
+)
 
 
 def oracle(name: str, where: Path) -> oracles.Encode:
@@ -48,11 +50,11 @@ def test_small_tokenizers(name: str, tmp_path: Path) -> None:
     assert_equal(oracle(name, tmp_path), tiny.load(name, tmp_path), tiny.texts(name, 100, COUNT))
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="OPT's vocabulary is not here")
+@outside
 def test_opt(tmp_path: Path) -> None:
     path = tiny.folder("opt", tmp_path)
     for name in ("vocab.json", "merges.txt"):
-        (path / name).write_bytes(gzip.decompress((SHARED / f"opt_gpt2-{name}.gz").read_bytes()))
+        (path / name).write_bytes(gzip.decompress((TOKENIZERS / f"opt_gpt2-{name}.gz").read_bytes()))
     tokenizer = Tokenizer.load(
         TokenizerFiles(vocabulary=path / "vocab.json", merges=path / "merges.txt", model_type="opt")
     )
@@ -62,9 +64,9 @@ def test_opt(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="Llama 2's vocabulary is not here")
+@outside
 def test_llama2() -> None:
-    path = SHARED / "llama2_tokenizer.model"
+    path = TOKENIZERS / "llama2_tokenizer.model"
     tokenizer = Tokenizer.load(TokenizerFiles(vocabulary=path, model_type="llama"))
     assert tokenizer.encode("Hello world") == [1, 15043, 3186]
     assert_equal(
@@ -72,10 +74,10 @@ def test_llama2() -> None:
     )
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the vocabulary's source is not here")
+@outside
 def test_tinystories() -> None:
     """tests/data has the tokenizer.json; this is the SentencePiece model it was made of."""
-    path = SHARED.parent / "models" / TINYSTORIES.name / "tok512.model"
+    path = SHARED / "models" / TINYSTORIES.name / "tok512.model"
     for files in (
         TokenizerFiles(vocabulary=path, model_type="llama"),
         TokenizerFiles(tokenizer_json=TINYSTORIES / "tokenizer.json", bos_token="<s>", eos_token="</s>"),

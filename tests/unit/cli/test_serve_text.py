@@ -81,7 +81,7 @@ def test_keys_are_not_printed(keys: dict[str, Any]) -> None:
 
 
 def test_a_unix_socket_is_where_the_requests_go() -> None:
-    path = "/tmp/it's here.sock"
+    path = "/run/it's here.sock"
     http = HTTPConfig(uds=path)
     text = announcement(INFO, CacheConfig(), http, "m", 1.0)
     assert f"ready on {path}." in text and "8000" not in text and "import OpenAI" not in text
@@ -89,7 +89,7 @@ def test_a_unix_socket_is_where_the_requests_go() -> None:
     assert words[:5] == ["curl", "-N", "--unix-socket", path, "http://localhost/v1/chat/completions"]
 
 
-@pytest.mark.parametrize("uds", [None, "/tmp/a.sock"])
+@pytest.mark.parametrize("uds", [None, "/run/a.sock"])
 def test_the_certificate_is_named(uds: str | None) -> None:
     http = HTTPConfig(uds=uds, ssl_certfile="my cert.pem", ssl_keyfile="key.pem")
     words = shlex.split(curl_line(http, "m"))
