@@ -19,7 +19,7 @@ from octavo.models.nearest import nearest
 from octavo.models.spec import DecoderSpec, LayerSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.files import JSONObject
-from octavo.weights.gguf_config import ARCHITECTURES
+from octavo.weights.gguf_architectures import ARCHITECTURES
 
 _ENOUGH_BLOCKS = 1 << 24
 """A pool in which every context fits, so that a need is not cut to what this machine has."""

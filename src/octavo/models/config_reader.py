@@ -18,7 +18,7 @@ class Config:
     """A Hugging Face config.
 
     Args:
-        values: The keys of config.json.
+        values: The keys of config.json. Llama's names count where the family's own are not there, as in transformers.
         keys: The family's own names of keys that are asked for by Llama's.
         defaults: Values of keys that the config leaves out, by the family's names.
         context: Tokens of the longest sequence that will be served; None for the trained context.
@@ -32,8 +32,9 @@ class Config:
         defaults: Mapping[str, Any] | None = None,
         context: int | None = None,
     ) -> None:
-        self.values = {**(defaults or {}), **values}
         self._keys = keys or {}
+        own = {self.name(key): value for key, value in values.items() if self.name(key) not in values}
+        self.values = {**(defaults or {}), **own, **values}
         self._context = context
 
     @property

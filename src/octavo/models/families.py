@@ -16,6 +16,7 @@ from octavo.models.family_rules import (
     falcon_naming,
     falcon_norms,
     falcon_parallel,
+    four_times_wider,
     gemma_activation,
     opt_embedding,
 )
@@ -29,9 +30,9 @@ from octavo.models.layers import (
     some_ropes,
     without_rope,
 )
-from octavo.models.naming import ExpertsNaming, Naming
 from octavo.models.nearest import nearest
 from octavo.models.spec import DecoderSpec
+from octavo.weights.naming import ExpertsNaming, Naming
 
 LAYER_NORM: Fields = {"norm": "layer", "norm_bias": True, "norm_eps": number("layer_norm_eps")}
 EACH_ITS_KV: Fields = {"num_kv_heads": size("num_attention_heads")}
@@ -152,7 +153,10 @@ FAMILIES: dict[str, Family] = {
         fields={"layers": with_experts(layers(always), mixtral_experts)},
         naming=Naming(
             experts=ExpertsNaming(
-                router="block_sparse_moe.gate", expert="block_sparse_moe.experts.{}.", up=("w1", "w3"), down="w2"
+                router="block_sparse_moe.gate",
+                expert="block_sparse_moe.experts.{number}.{name}",
+                up=("w1", "w3"),
+                down="w2",
             )
         ),
         defaults={"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
@@ -225,7 +229,7 @@ FAMILIES: dict[str, Family] = {
             **LAYER_NORM,
             **EACH_ITS_KV,
             **BIASES,
-            "intermediate_size": lambda c: c.size("n_inner", 4 * c.size("hidden_size")),
+            "intermediate_size": four_times_wider,
             "attention_scale": lambda c: None if c.flag("scale_attn_weights") else 1.0,
             "position_offset": 0,
             "layers": layers(ropes=no_rope),
@@ -247,6 +251,7 @@ FAMILIES: dict[str, Family] = {
         ),
         keys={
             "hidden_size": "n_embd",
+            "intermediate_size": "n_inner",
             "num_hidden_layers": "n_layer",
             "num_attention_heads": "n_head",
             "max_position_embeddings": "n_positions",
@@ -299,11 +304,15 @@ FAMILIES: dict[str, Family] = {
             "parallel": falcon_parallel,
             "shared_norm": lambda c: falcon_parallel(c) and falcon_norms(c) == 1,
             **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), flag("bias")),
-            "intermediate_size": lambda c: c.size("ffn_hidden_size", 4 * c.size("hidden_size")),
+            "intermediate_size": four_times_wider,
             "gated_mlp": False,
         },
         naming=falcon_naming,
-        keys={"layer_norm_eps": "layer_norm_epsilon", "hidden_act": "activation"},
+        keys={
+            "intermediate_size": "ffn_hidden_size",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "hidden_act": "activation",
+        },
         defaults={
             "layer_norm_epsilon": 1e-5,
             "activation": "gelu",

@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.models.config_reader import Rule, activation, flag, number, size
 from octavo.models.layers import layers
-from octavo.models.naming import Naming
+from octavo.weights.naming import Naming
 
 Fields = Mapping[str, Any]
 """Fields of a DecoderSpec: values, and rules that read them from the config."""

@@ -1,10 +1,15 @@
-"""Rules of single families that a key alone does not say."""
+"""Rules of a family or two that a key alone does not say."""
 
 from __future__ import annotations
 
 from octavo.backends.protocol import Activation
 from octavo.models.config_reader import Config, activation
-from octavo.models.naming import Naming
+from octavo.weights.naming import Naming
+
+
+def four_times_wider(c: Config) -> int:
+    """The MLP of models that seldom say how wide it is."""
+    return c.size("intermediate_size", 4 * c.size("hidden_size"))
 
 
 def opt_embedding(c: Config) -> int | None:

@@ -154,7 +154,7 @@ class _Layout:
     def _experts(self, prefix: str, experts: ExpertsSpec) -> ExpertsWeights:
         names = self._naming.experts
         each = [
-            self._mlp(prefix + names.expert.format(number), names.up, names.down, experts.intermediate_size)
+            self._expert(prefix + names.expert, number, experts.intermediate_size)
             for number in range(experts.num_experts)
         ]
         made = ExpertsWeights(
@@ -163,9 +163,14 @@ class _Layout:
             down=[mlp.down.weight for mlp in each],
         )
         if experts.shared_size:
-            made.shared = self._mlp(prefix + names.shared, names.up, names.down, experts.shared_size)
+            made.shared = self._expert(prefix + names.shared, 0, experts.shared_size)
             made.shared_gate = self._router(prefix + names.shared_gate, 1)
         return made
+
+    def _expert(self, template: str, number: int, inner: int) -> MLPWeights:
+        names = self._naming.experts
+        up = [template.format(number=number, name=name) for name in names.up]
+        return self._mlp("", up, template.format(number=number, name=names.down), inner)
 
     def _router(self, module: str, rows: int) -> Stack:
         return Stack(names=_of([module], "weight"), rows=(rows,), columns=self._spec.hidden_size, as_floats=True)
@@ -192,13 +197,17 @@ class _Layout:
     def _norm(self, module: str) -> NormWeights:
         size = self._spec.hidden_size
         bias = self._vector(f"{module}.bias", size) if self._spec.norm_bias else None
-        return NormWeights(self._vector(f"{module}.weight", size, self._spec.norm_offset), bias)
+        return NormWeights(self._vector(f"{module}.weight", size, self._norm_offset), bias)
 
     def _head_norm(self, module: str, width: int) -> Stack | None:
         if self._spec.qk_norm is None:
             return None
         size = self._spec.head_dim if self._spec.qk_norm == "head" else width
-        return self._vector(f"{module}.weight", size, self._spec.norm_offset)
+        return self._vector(f"{module}.weight", size, self._norm_offset)
+
+    @property
+    def _norm_offset(self) -> float:
+        return 0.0 if self._naming.offset_in_norms else self._spec.norm_offset
 
 
 def _of(modules: list[str], kind: Literal["weight", "bias"]) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.decoder import DecoderWeights
 from octavo.models.layout import Stack, expected_shapes, layout
 from octavo.models.matrices import MatrixReader, MatrixSizer, read_stacked
-from octavo.models.naming import Naming
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.naming import Naming
 
 
 def load(
@@ -76,6 +76,8 @@ class _Reader:
         self._matrices = matrices
         self._filled: dict[int, Weight] = {}
         self.num_bytes = 0
+        if checkpoint.naming is not None:
+            spec = msgspec.structs.replace(spec, naming=checkpoint.naming)
         root = spec.naming.root_in(checkpoint.names())
         self.layout = layout(spec, root)
         _check(checkpoint, spec.naming, expected_shapes(spec, root))

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from octavo.backends.protocol import Activation, RopeParams, Routing
-from octavo.models.naming import Naming
+from octavo.weights.naming import Naming
 
 Norm = Literal["rms", "layer"]
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.protocol import GroupedWeight
+from octavo.weights.naming import Naming
 
 FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 """float32, or uint16 holding the bits of bfloat16."""
@@ -64,15 +65,15 @@ class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(Protocol):
-    """A model on disk, whatever its format, under Hugging Face's names.
+    """A model on disk, whatever its format, in Hugging Face's words: what is behind this protocol is written once.
 
-    Tensor names and layouts are those of the Hugging Face checkpoint of the family (`model.layers.0.self_attn.
-    q_proj.weight`, `[out, in]`, rotate-half order), and `config` has the keys of its `config.json`, so that
-    everything behind this protocol is written once.
+    `config` has the keys of the family's `config.json`. Rows of queries and keys are in rotate-half order.
     """
 
     path: Path
     config: dict[str, Any]
+    naming: Naming | None
+    """Where the tensors are; None where the family's Hugging Face checkpoints have them."""
 
     def names(self) -> Iterable[str]: ...
     def info(self, name: str) -> TensorInfo:

@@ -1,8 +1,7 @@
-"""A checkpoint in a GGUF file, under Hugging Face's names, layouts and config keys."""
+"""A checkpoint in a GGUF file, with the keys of a Hugging Face config."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,45 +18,15 @@ from octavo.weights.config_check import check_config
 from octavo.weights.dequantize import dequantize
 from octavo.weights.files import fingerprint
 from octavo.weights.gguf import GGUFFile, GGUFTensor
-from octavo.weights.gguf_config import ARCHITECTURES, config_of
-from octavo.weights.gguf_experts import cut_experts, experts_name
+from octavo.weights.gguf_config import architecture_of, config_of
+from octavo.weights.gguf_experts import cut_experts
 from octavo.weights.gguf_vocabulary import read_vocabulary
 from octavo.weights.groups import hollow_groups, read_groups
-
-_TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_IN_CONFIG = frozenset({"rope_freqs.weight"})
-"""Tensors that say what a Hugging Face config says in `rope_parameters`."""
-_NAME = re.compile(r"blk\.(\d{1,5})\.([a-z_]+)\.(weight|bias)")
-
-
-def huggingface_name(name: str) -> str | None:
-    """The Hugging Face name of a GGUF tensor of the Llama or Qwen2 family, or None if it has none."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return _TOP.get(name)
-    layer, part, kind = match.groups()
-    return f"model.layers.{int(layer)}.{_LAYER[part]}.{kind}" if part in _LAYER else None
+from octavo.weights.naming import Naming
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """A tensor under its Hugging Face name. `heads` is set when its rows are to be put back in rotate-half order."""
+    """A tensor. `heads` is set when its rows are to be put back in rotate-half order."""
 
     tensor: GGUFTensor
     heads: int | None
@@ -68,20 +37,23 @@ class GGUFCheckpoint:
 
     Raises:
         ModelFileError: If the file is missing or breaks the format's rules.
-        UnsupportedModelError: If its architecture is none of `gguf_config.ARCHITECTURES`, or it holds something that
-            Octavo does not have.
+        UnsupportedModelError: If its architecture is none of `gguf_architectures.ARCHITECTURES`, or has a feature that
+            Octavo lacks.
     """
 
     def __init__(self, path: str | Path, *, num_threads: int | None = None) -> None:
         self.path = Path(path)
         self._num_threads = num_threads
         self._file = GGUFFile(self.path)
-        self.config: dict[str, Any] = config_of(self._file)
+        architecture, header = architecture_of(self._file)
+        self.config: dict[str, Any] = config_of(architecture, header)
+        named = architecture.naming
+        self.naming: Naming | None = named if isinstance(named, Naming) else named(header)
         check_config(self.config, self.path.name, len(self._file.tensors))
         num_experts = self.config.get("num_experts") or self.config.get("num_local_experts")
         if num_experts:
             cut_experts(self._file, num_experts)
-        self._sources = self._map_names()
+        self._sources = self._find_sources(architecture.permutes_rotary)
 
     def names(self) -> Iterable[str]:
         return self._sources.keys()
@@ -145,30 +117,18 @@ class GGUFCheckpoint:
             raise ModelFileError(self.path.name, f"tensor {name[:100]!r}", "is not in the file")
         return self._sources[name]
 
-    def _map_names(self) -> dict[str, _Source]:
-        permuted = ARCHITECTURES[self._file.metadata.get_str("general.architecture") or ""].permutes_rotary
-        heads = {"q_proj": self.config["num_attention_heads"], "k_proj": self.config["num_key_value_heads"]}
-        mixtral = self.config["model_type"] == "mixtral"
+    def _find_sources(self, permuted: bool) -> dict[str, _Source]:
+        heads = {"attn_q": self.config["num_attention_heads"], "attn_k": self.config["num_key_value_heads"]}
         sources: dict[str, _Source] = {}
         for tensor in self._file.tensors.values():
-            if tensor.name in _IN_CONFIG:
-                continue
-            name = experts_name(tensor.name, mixtral=mixtral) or huggingface_name(tensor.name)
-            if name is None:
-                raise UnsupportedModelError(
-                    f"{self.path.name}: tensor {tensor.name!r} belongs to no part of a model that Octavo has"
-                )
-            if name in sources:  # blk.1 and blk.01
-                raise ModelFileError(self.path.name, f"tensor {tensor.name!r}", f"is a second {name!r}")
-            projection = name.split(".")[-2]
-            count = heads.get(projection) if permuted else None
+            count = heads.get(tensor.name.split(".")[-2]) if permuted and "." in tensor.name else None
             if count is not None and tensor.shape[0] != count * self.config["head_dim"]:
                 raise ModelFileError(
                     self.path.name,
                     f"tensor {tensor.name!r}",
                     f"has {tensor.shape[0]} rows; must be {count} heads of {self.config['head_dim']}",
                 )
-            sources[name] = _Source(tensor, count)
+            sources[tensor.name] = _Source(tensor, count)
         return sources
 
 

@@ -17,6 +17,7 @@ from octavo.weights.config_check import check_config
 from octavo.weights.dequantize import dequantize
 from octavo.weights.files import JSONObject, decode_json, fingerprint, read_json, read_small
 from octavo.weights.fused_experts import cut_experts
+from octavo.weights.naming import Naming
 from octavo.weights.quantized.matrix import StoredMatrix
 from octavo.weights.quantized.methods import find_quantized
 from octavo.weights.shards import Shards
@@ -34,6 +35,8 @@ class HFCheckpoint:
         ModelFileError: If a file is missing or breaks its format's rules, or the weights are pickled.
         UnsupportedModelError: If the config asks for its own code, or the weights are quantised in a way unknown here.
     """
+
+    naming: Naming | None = None
 
     def __init__(self, path: str | Path, *, num_threads: int | None = None) -> None:
         self.path = Path(path)

@@ -14,7 +14,7 @@ from octavo.cli.main import main
 from octavo.measure.model_facts import unusual
 from octavo.models.families import FAMILIES, decoder_spec
 from octavo.models.nearest import nearest
-from octavo.weights.gguf_config import ARCHITECTURES
+from octavo.weights.gguf_architectures import ARCHITECTURES
 from octavo.weights.huggingface import HFCheckpoint
 from octavo.weights.safetensors import SafeTensorsFile
 from support.paths import TINYSTORIES

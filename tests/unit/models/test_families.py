@@ -157,7 +157,13 @@ def test_a_long_name_is_shortened() -> None:
 
 def test_a_key_is_named_as_the_family_names_it() -> None:
     with pytest.raises(ModelFileError, match="n_embd: is None"):
-        decoder_spec(config(architectures=["GPT2LMHeadModel"]))
+        decoder_spec(config(architectures=["GPT2LMHeadModel"], hidden_size=None))
+
+
+def test_llamas_name_of_a_key_counts_where_the_own_one_is_missing() -> None:
+    model = config(architectures=["GPT2LMHeadModel"], hidden_size=48, num_attention_heads=4)
+    assert decoder_spec(model).hidden_size == 48
+    assert decoder_spec({**model, "n_embd": 64}).hidden_size == 64
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,4 +1,4 @@
-"""Mixtures of experts in GGUF files under Hugging Face's names: 3-D tensors come apart, each expert in its own type."""
+"""Mixtures of experts in GGUF files: 3-D tensors come apart, each expert in its own type."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from octavo.weights.gguf_checkpoint import GGUFCheckpoint
 EXPERTS, USED, INNER, SHARED = 6, 2, 32, 96
 ARCHS = ("llama", "qwen2moe", "qwen3moe", "olmoe")
 
-# Hugging Face's name and GGUF's, of gate, up and down
-MIXTRAL = {"w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down"}
-OTHERS = {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
+PARTS = ("ffn_gate", "ffn_up", "ffn_down")
 
 
 def shape(gguf_part: str, inner: int) -> tuple[int, int]:
@@ -28,7 +26,7 @@ def shape(gguf_part: str, inner: int) -> tuple[int, int]:
 
 
 class Model:
-    """A tiny model's tensors under Hugging Face's names, and in the file."""
+    """A tiny model's tensors as they come out, and in the file."""
 
     def __init__(self, arch: str, type_name: str = "F32") -> None:
         self.arch = arch
@@ -36,25 +34,24 @@ class Model:
         self.wanted: dict[str, Any] = {}
         self.stored: list[tuple[str, list[int], int, bytes]] = []
         rng = np.random.default_rng(3)
-        module = "block_sparse_moe" if arch == "llama" else "mlp"
         for layer in range(tiny.LAYERS):
-            at, blk = f"model.layers.{layer}.{module}.", f"blk.{layer}."
+            blk = f"blk.{layer}."
             router = rng.standard_normal((EXPERTS, tiny.HIDDEN)).astype(np.float32)
-            self.wanted[f"{at}gate.weight"] = router
+            self.wanted[f"{blk}ffn_gate_inp.weight"] = router
             self._store(f"{blk}ffn_gate_inp.weight", router, exact=True)
-            for name, part in (MIXTRAL if arch == "llama" else OTHERS).items():
+            for part in PARTS:
                 inner = tiny.WIDE if arch in ("llama", "olmoe") else INNER
                 whole = rng.standard_normal((EXPERTS, *shape(part, inner))).astype(np.float32)
                 self._store(f"{blk}{part}_exps.weight", whole)
-                self.wanted |= {f"{at}experts.{e}.{name}.weight": self._kept(whole[e]) for e in range(EXPERTS)}
+                self.wanted |= {f"{blk}{part}.{e}.weight": self._kept(whole[e]) for e in range(EXPERTS)}
                 if arch == "qwen2moe":
                     shared = rng.standard_normal(shape(part, SHARED)).astype(np.float32)
                     self._store(f"{blk}{part}_shexp.weight", shared)
-                    self.wanted[f"{at}shared_expert.{name}.weight"] = self._kept(shared)
+                    self.wanted[f"{blk}{part}_shexp.weight"] = self._kept(shared)
             if arch == "qwen2moe":
                 gate = rng.standard_normal(tiny.HIDDEN).astype(np.float32)
                 self._store(f"{blk}ffn_gate_inp_shexp.weight", gate, exact=True)
-                self.wanted[f"{at}shared_expert_gate.weight"] = gate[None]
+                self.wanted[f"{blk}ffn_gate_inp_shexp.weight"] = gate[None]
 
     def _store(self, name: str, values: Any, *, exact: bool = False) -> None:
         kind = gguf.GGMLQuantizationType.F32 if exact else self.kind
@@ -80,13 +77,13 @@ class Model:
 def test_each_expert_is_a_tensor(tmp_path: Path, arch: str, type_name: str) -> None:
     model = Model(arch, type_name)
     checkpoint = model.write(tmp_path / "m.gguf")
-    dense = {name for name in tiny.weights() if ".mlp." not in name}
+    dense = {tiny.gguf_name(name) for name in tiny.weights() if ".mlp." not in name}
     assert set(checkpoint.names()) == {*dense, *model.wanted}
     for name, wanted in model.wanted.items():
         assert checkpoint.info(name).shape == wanted.shape
         np.testing.assert_array_equal(checkpoint.read(name, "float32"), wanted)
     if type_name.startswith("Q"):
-        name = next(n for n in model.wanted if "experts.5." in n)
+        name = next(n for n in model.wanted if ".ffn_up.5." in n)
         stored, hollow = checkpoint.read_grouped(name), checkpoint.hollow_grouped(name)
         assert stored is not None and hollow is not None
         assert stored.shape == hollow.shape == model.wanted[name].shape

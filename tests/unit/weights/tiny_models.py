@@ -108,13 +108,14 @@ def gguf_file(
             values = interleave(values, KV_HEADS)
         as_type = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
         data = gguf.quantize(values, as_type).tobytes()
-        stored.append((_gguf_name(name), list(reversed(values.shape)), int(as_type), data))
+        stored.append((gguf_name(name), list(reversed(values.shape)), int(as_type), data))
     pairs = gguf_metadata(arch) | metadata
     held = [(key, content) for key, content in pairs.items() if content is not None]
     return write(path, gguf_bytes(held, stored + extra))
 
 
-def _gguf_name(name: str) -> str:
+def gguf_name(name: str) -> str:
+    """What GGUF calls the tensor of this Hugging Face name."""
     if name in TOP_NAMES:
         return TOP_NAMES[name]
     _, _, layer, part = name.split(".", 3)

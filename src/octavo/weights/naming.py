@@ -1,4 +1,4 @@
-"""Naming: where a family's checkpoints keep the parts of the decoder, as data."""
+"""Naming: where a checkpoint keeps the parts of the decoder, as data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class ExpertsNaming(msgspec.Struct, frozen=True, kw_only=True):
     """Names of modules of a mixture of experts, inside a layer. The defaults are Qwen's."""
 
     router: str = "mlp.gate"
-    expert: str = "mlp.experts.{}."
-    """What comes before the names of one expert's modules."""
+    expert: str = "mlp.experts.{number}.{name}"
+    """Module of an expert, by its number and the names below."""
     up: tuple[str, str] = ("gate_proj", "up_proj")
     down: str = "down_proj"
-    shared: str = "mlp.shared_expert."
-    """What comes before the same names of the shared expert's."""
+    shared: str = "mlp.shared_expert.{name}"
+    """The same of the shared expert."""
     shared_gate: str = "mlp.shared_expert_gate"
 
 
@@ -55,6 +55,8 @@ class Naming(msgspec.Struct, frozen=True, kw_only=True):
 
     transposed: bool = False
     """The layers' matrices are stored as [in, out]."""
+    offset_in_norms: bool = False
+    """The norms are stored with the spec's `norm_offset` added."""
     unused: tuple[str, ...] = (".rotary_emb.inv_freq",)
     """Ends of names of tensors that say what the config says."""
     left_out: tuple[str, ...] = ()
