@@ -406,6 +406,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     weight_dtype: str
     kv_dtype: str
     weight_bytes: int
+    weights_unused: str = ""
+    """What of the checkpoint the model does without, in words."""
     kv_bytes: int
     kv_bytes_per_token: int
     max_num_seqs: int

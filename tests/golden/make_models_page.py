@@ -13,15 +13,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden import cases, compare
+from golden.gguf_cases import PAIRS
 from support.core_runs import run
 from support.tiny_models import write_tiny_llama
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 UNVERIFIED = "unverified on real weights"
-VERIFIED = {"opt": "verified: a small one, trained for it"}
+VERIFIED = {"opt": "verified: a small one, trained for it", "gemma3": "verified: Gemma 3 270M"}
 """Variants that `tests/models` has a real model of. Llama, and Qwen2 without windows, are not among them."""
-HEAD = "| tiny model | class | format | logits error | greedy tokens equal | real weights |\n|---|---|---|---|---|---|"
+HEAD = (
+    "| tiny model | class | logits error | greedy tokens equal | the same from GGUF | real weights |\n"
+    "|---|---|---|---|---|---|"
+)
+GGUF = {name: arch for arch, name in PAIRS}
 
 
 def row(name: str, root: Path) -> str:
@@ -34,9 +39,9 @@ def row(name: str, root: Path) -> str:
     answers, _ = run(folder, requests, dtype="float32", num_blocks=80, **settings)
     equal = [answers[i, 0].token_ids == e.tokens for i, e in enumerate(expected)].count(True)
     counts = f"{equal} of {len(expected)} prompts"
-    return (
-        f"| `{name}` | {model.architecture} | safetensors | {error:.0e} | {counts} | {VERIFIED.get(name, UNVERIFIED)} |"
-    )
+    gguf = f"`{GGUF[name]}`" if name in GGUF else ""
+    real = VERIFIED.get(name, UNVERIFIED)
+    return f"| `{name}` | {model.architecture} | {error:.0e} | {counts} | {gguf} | {real} |"
 
 
 def main() -> None:

@@ -98,6 +98,7 @@ REAL_CASES = (
     RealCase(name=TINYSTORIES.name, own_prompts=STORIES_PROMPTS, block_size=8),
     RealCase(name=AIDREAMS, own_prompts=STORIES_PROMPTS, block_size=8, num_tokens=28),
     RealCase(name=SMOLLM2),
+    RealCase(name="gemma-3-270m"),
     RealCase(name="qwen2.5-coder-0.5b"),
     RealCase(name="qwen2.5-coder-1.5b", num_tokens=16, large=True),
 )

@@ -86,7 +86,8 @@ def _weights(weights: dict[str, Any]) -> list[Row]:
     for kind in weights.get("stored", []):
         amount = f"{_amount(kind['elements'])} elements"
         rows.append(("stored as", f"{kind['format']}: {amount} in {count(kind['tensors'], 'tensor')}"))
-    return [*rows, ("kept as", weights["kept"])]
+    rows.append(("kept as", weights["kept"]))
+    return rows + [("not used", text) for text in weights.get("unused", [])]
 
 
 def _tokenizer(tokenizer: dict[str, Any]) -> list[Row]:

@@ -99,6 +99,7 @@ def announcement(info: EngineInfo, cache: CacheConfig, http: HTTPConfig, name: s
     facts = {
         "model": name,
         "weights": f"{info.weight_dtype}, {size(info.weight_bytes)}",
+        "not used": info.weights_unused,
         "kernels": f"{info.kernel_path}, {count(info.num_threads, 'thread')}",
         "context": f"{info.max_model_len:,} tokens",
         "batch": f"up to {info.max_num_seqs} sequences and {info.max_num_batched_tokens:,} tokens in a step",

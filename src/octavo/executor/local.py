@@ -144,19 +144,18 @@ class _Loading:
 
     def finish(self, started: float) -> LocalExecutor:
         scheduler, limit = self.config.scheduler, length_limit(self.config, self.spec)
-        spec = self.spec.serving(limit)
-        weights = load(self.checkpoint, spec, self.backend, self.dtype, self.config.model.quantization)
+        weights = load(self.checkpoint, self.spec, self.backend, self.dtype, self.config.model.quantization)
         drafts = self._draft_source(limit)
         draft_bytes = 0 if drafts is None else drafts.num_bytes
         sizes = self._sizing(draft_bytes).sizes(available_bytes())
         kv = self.backend.allocate_kv(sizes.shape)
-        program = self.backend.compile(decoder(spec, weights), kv, scheduler.max_num_batched_tokens)
+        program = self.backend.compile(decoder(self.spec, weights), kv, scheduler.max_num_batched_tokens)
         state = BatchState(scheduler.max_num_seqs, sizes.max_model_len)
         drafter = None if drafts is None else drafts.make(state)
         host_tier = self._host_tier(sizes.host, sizes.shape)
         grammars = GrammarStore()
         runner = ModelRunner(self.backend, program, kv, state, host_tier, drafter, grammars)
-        size = WeightSize(num_bytes=weights.num_bytes, formats=weights.formats)
+        size = WeightSize(num_bytes=weights.num_bytes, formats=weights.formats, unused=weights.unused)
         info = self._info(sizes, size, time.perf_counter() - started)
         return LocalExecutor(runner, self.backend, sizes.kv_spec, info, scheduler.depth, grammars)
 
@@ -207,8 +206,7 @@ class _Loading:
             self.backend,
             sizes,
             kv_dtype=self.kv_dtype,
-            weight_dtype=", ".join(weights.formats),
-            weight_bytes=weights.num_bytes,
+            weights=weights,
             load_s=load_s,
             fingerprint=self.checkpoint.fingerprint(),
         )

@@ -16,6 +16,7 @@ from octavo.core.kv_groups import describe_groups, group_layers, layer_groups
 from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.errors import ConfigError
 from octavo.messages import EngineInfo
+from octavo.models.loader import WeightSize
 from octavo.models.spec import DecoderSpec
 from octavo.worker.batch_state import state_bytes
 from octavo.worker.block_size import BlockSize, choose_block_size
@@ -188,8 +189,7 @@ def engine_info(
     sizes: Sizes,
     *,
     kv_dtype: str,
-    weight_dtype: str,
-    weight_bytes: int,
+    weights: WeightSize,
     load_s: float,
     fingerprint: str,
 ) -> EngineInfo:
@@ -199,6 +199,7 @@ def engine_info(
         fingerprint: Of the weights.
     """
     facts, shape, scheduler = backend.describe(), sizes.shape, config.scheduler
+    weight_dtype = ", ".join(weights.formats)
     return EngineInfo(
         model=model,
         max_model_len=sizes.max_model_len,
@@ -209,7 +210,8 @@ def engine_info(
         kernel_path=facts["kernel_path"],
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
-        weight_bytes=weight_bytes,
+        weight_bytes=weights.num_bytes,
+        weights_unused="; ".join(weights.unused),
         kv_bytes=sizes.pool.num_blocks * shape.bytes_per_block,
         kv_bytes_per_token=shape.bytes_per_block * shape.num_groups // shape.block_size,
         max_num_seqs=scheduler.max_num_seqs,

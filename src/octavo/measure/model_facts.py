@@ -34,7 +34,7 @@ def facts_of_config(config: EngineConfig, raw: JSONObject) -> Facts:
     Raises:
         ModelError: If Octavo does not run such a model; what it lacks is named, and the nearest thing that is there.
     """
-    spec = _spec(raw)
+    spec = _spec(raw, config)
     backend, kv_dtype = _backend(config)
     try:
         memory = _memory(config, spec, backend, kv_dtype)
@@ -47,7 +47,7 @@ def facts_of_config(config: EngineConfig, raw: JSONObject) -> Facts:
 
 def facts_of_checkpoint(config: EngineConfig, checkpoint: Checkpoint) -> Facts:
     """The same of a checkpoint, with the bytes that its weights will take. No tensor is read."""
-    spec = _spec(checkpoint.config)
+    spec = _spec(checkpoint.config, config)
     backend, kv_dtype = _backend(config)
     try:
         memory = _memory(config, spec, backend, kv_dtype)
@@ -55,7 +55,7 @@ def facts_of_checkpoint(config: EngineConfig, checkpoint: Checkpoint) -> Facts:
     finally:
         backend.close()
     memory["weights_bytes"] = kept.num_bytes
-    weights = {"stored": _stored(checkpoint), "kept": ", ".join(kept.formats)}
+    weights = {"stored": _stored(checkpoint), "kept": ", ".join(kept.formats), "unused": list(kept.unused)}
     return _facts(spec, checkpoint.config, weights, memory)
 
 
@@ -84,9 +84,9 @@ def _backend(config: EngineConfig) -> tuple[Backend, str]:
     return backend, dtype if wanted == "auto" else wanted
 
 
-def _spec(config: JSONObject) -> DecoderSpec:
+def _spec(raw: JSONObject, config: EngineConfig) -> DecoderSpec:
     try:
-        return decoder_spec(config)
+        return decoder_spec(raw, config.model.max_model_len)
     except UnsupportedModelError as error:
         raise with_nearest(error) from None
 

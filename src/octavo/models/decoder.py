@@ -70,6 +70,8 @@ class DecoderWeights(msgspec.Struct, kw_only=True):
     project_out: Weight | None = None
     screen: Weight | None = None
     """Of `head`: see `Backend.screen`."""
+    unused: tuple[str, ...] = ()
+    """What of the checkpoint the decoder does without, for people."""
     formats: tuple[str, ...] = ()
     """How the matrices are kept, for people; what most elements are in first."""
     num_bytes: int = 0

@@ -42,6 +42,8 @@ class WeightSize(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int
     formats: tuple[str, ...]
     """How the matrices are kept, for people; what most elements are in first."""
+    unused: tuple[str, ...] = ()
+    """What of the checkpoint the decoder does without, for people."""
 
 
 def weight_size(
@@ -54,13 +56,14 @@ def weight_size(
     """
     sizer = _Sizer(checkpoint, spec, backend, MatrixSizer(checkpoint, dtype, quantization), dtype)
     weights = _load(sizer)
-    return WeightSize(num_bytes=weights.num_bytes, formats=weights.formats)
+    return WeightSize(num_bytes=weights.num_bytes, formats=weights.formats, unused=weights.unused)
 
 
 def _load(reader: _Reader) -> DecoderWeights:
     weights: DecoderWeights = reader.filled(reader.layout)
     weights.screen = reader.screen(weights.head, reader.layout.head)
     weights.formats, weights.num_bytes = reader.formats(), reader.num_bytes
+    weights.unused = reader.unused
     return weights
 
 
@@ -80,7 +83,8 @@ class _Reader:
             spec = msgspec.structs.replace(spec, naming=checkpoint.naming)
         root = spec.naming.root_in(checkpoint.names())
         self.layout = layout(spec, root)
-        _check(checkpoint, spec.naming, expected_shapes(spec, root))
+        num_left_out = _check(checkpoint, spec.naming, expected_shapes(spec, root))
+        self.unused = (*_of_other_models(num_left_out), *checkpoint.notes)
 
     def filled(self, node: Any) -> Any:
         """The same with the weights in the place of their stacks. What stands in two places is read once."""
@@ -134,12 +138,23 @@ class _Sizer(_Reader):
         return None
 
 
-def _check(checkpoint: Checkpoint, naming: Naming, shapes: dict[str, tuple[int, ...]]) -> None:
-    """A bias, norm or layer that the config does not tell of is part of the model all the same."""
+def _of_other_models(num_tensors: int) -> tuple[str, ...]:
+    return (f"{num_tensors} tensors of what is not text (images, for instance)",) if num_tensors else ()
+
+
+def _check(checkpoint: Checkpoint, naming: Naming, shapes: dict[str, tuple[int, ...]]) -> int:
+    """A bias, norm or layer that the config does not tell of is part of the model all the same.
+
+    Returns:
+        How many tensors belong to other models in the checkpoint.
+    """
+    num_left_out = 0
     for name in checkpoint.names():
         # A tied head is the embedding once more.
         known = name in shapes or name == f"{naming.head}.weight"
-        if not known and not name.endswith(naming.unused) and not name.startswith(naming.left_out):
+        if not known and name.startswith(naming.left_out):
+            num_left_out += 1
+        elif not known and not name.endswith(naming.unused):
             raise UnsupportedModelError(
                 f"{checkpoint.path.name}: tensor {name[:100]!r} has no place in the decoder that the config describes"
             )
@@ -147,3 +162,4 @@ def _check(checkpoint: Checkpoint, naming: Naming, shapes: dict[str, tuple[int, 
         found = checkpoint.info(name).shape
         if found != shape:
             raise ModelFileError(checkpoint.path.name, f"tensor {name!r}", f"has shape {found}; must be {shape}")
+    return num_left_out

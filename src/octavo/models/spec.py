@@ -131,16 +131,6 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         positions = 0 if self.position_offset is None else (self.max_position + self.position_offset) * self.hidden_size
         return units * self.hidden_size + tables + projections + positions
 
-    def serving(self, num_tokens: int) -> DecoderSpec:
-        """The same model with rotary embeddings for at least so many positions."""
-        layers = tuple(
-            layer
-            if layer.rope is None or layer.rope.max_position >= num_tokens
-            else msgspec.structs.replace(layer, rope=msgspec.structs.replace(layer.rope, max_position=num_tokens))
-            for layer in self.layers
-        )
-        return msgspec.structs.replace(self, layers=layers)
-
     def activation_bytes(self, num_tokens: int) -> int:
         """At most so many bytes of float32 tensors live at once while `num_tokens` tokens are computed."""
         attention = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim

@@ -75,6 +75,10 @@ class Checkpoint(Protocol):
     naming: Naming | None
     """Where the tensors are; None where the family's Hugging Face checkpoints have them."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is stored and of no use here, for people."""
+
     def names(self) -> Iterable[str]: ...
     def info(self, name: str) -> TensorInfo:
         """Raises ModelFileError when there is no such tensor."""

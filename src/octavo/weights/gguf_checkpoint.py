@@ -55,6 +55,10 @@ class GGUFCheckpoint:
             cut_experts(self._file, num_experts)
         self._sources = self._find_sources(architecture.permutes_rotary)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
     def names(self) -> Iterable[str]:
         return self._sources.keys()
 

@@ -50,7 +50,7 @@ class HFCheckpoint:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing of how the weights are stored, for people."""
+        """See `Checkpoint`."""
         return self._quantized.notes
 
     def names(self) -> Iterable[str]:

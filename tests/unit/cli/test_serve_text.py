@@ -29,6 +29,12 @@ def test_the_text_says_what_was_taken_and_why() -> None:
     assert all(len(line) <= 100 or line.startswith(("curl", "stream")) for line in text.splitlines())
 
 
+def test_the_text_says_what_of_the_checkpoint_is_not_used() -> None:
+    info = msgspec.structs.replace(INFO, weights_unused="3 tensors of what is not text (images, for instance)")
+    assert "not used   3 tensors of what is not text" in announcement(info, CacheConfig(), HTTPConfig(), "m", 1.0)
+    assert "not used" not in announcement(INFO, CacheConfig(), HTTPConfig(), "m", 1.0)
+
+
 def test_the_text_says_how_memory_is_shared_swapped_and_erased() -> None:
     plain = announcement(INFO, CacheConfig(), HTTPConfig(), "m", 1.0)
     assert "cached and shared, the least recently used make room first" in plain

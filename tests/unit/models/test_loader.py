@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from golden.family_cases import MODELS
 from octavo.backends.bfloat16 import to_bits, to_float32
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelFileError
 from octavo.models.families import decoder_spec
 from octavo.models.layout import expected_shapes
-from octavo.models.loader import load
+from octavo.models.loader import load, weight_size
 from octavo.weights.huggingface import HFCheckpoint
 from support.tiny_models import TinyLlama, tensors, write_tiny_llama
 
@@ -99,3 +101,17 @@ def test_nothing_is_read_before_all_shapes_are_checked(tmp_path: Path) -> None:
 
 def test_expected_shapes_are_what_a_model_has() -> None:
     assert {name: w.shape for name, w in tensors(MODEL).items()} == expected_shapes(decoder_spec(MODEL.config()))
+
+
+def test_tensors_of_other_models_are_told_of(tmp_path: Path) -> None:
+    """A model of images and text is served for its text; that it sees no images is said."""
+    folder = write_tiny_llama(tmp_path, MODELS["gemma3-images"])
+    held = load_file(folder / "model.safetensors")
+    patches = {f"vision_tower.{i}.weight": np.zeros((2, 2), np.float32) for i in range(3)}
+    save_file({**held, **patches}, folder / "model.safetensors")
+    checkpoint = HFCheckpoint(folder)
+    spec, backend = decoder_spec(checkpoint.config), ReferenceBackend("float32")
+    found = load(checkpoint, spec, backend, "float32").unused
+    assert found == weight_size(checkpoint, spec, backend, "float32").unused
+    assert len(found) == 1 and found[0].startswith("3 tensors of what is not text")
+    checkpoint.close()

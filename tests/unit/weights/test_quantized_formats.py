@@ -145,7 +145,7 @@ def test_scales_of_activations_are_left_out_and_told_of(tmp_path: Path, name: st
     checkpoint = opened(tmp_path, name, input_scale=one, **cache)
     assert set(checkpoint.names()) == {WEIGHT, NORM}
     np.testing.assert_array_equal(checkpoint.read(WEIGHT, "float32"), stored(name).values)
-    assert checkpoint.notes == ("2 scales of activations are not used: only weights are quantised",)
+    assert checkpoint.notes == ("2 scales of activations: only weights are quantised",)
     assert opened(tmp_path / "without", name).notes == ()
 
 

@@ -92,7 +92,7 @@ def find_quantized(config: JSONObject, shards: Shards, num_threads: int | None =
             matrices[matrix_name] = matrix
             stored.update(matrix.tensors)
         unused |= {tensor.name for ending, tensor in parts.items() if ending in method.activations}
-    notes = (f"{len(unused)} scales of activations are not used: only weights are quantised",) if unused else ()
+    notes = (f"{len(unused)} scales of activations: only weights are quantised",) if unused else ()
     return Quantized(matrices, frozenset(stored | unused), notes)
 
 
