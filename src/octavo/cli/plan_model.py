@@ -24,7 +24,7 @@ def model_shape(model: str) -> ModelShape:
 
     Raises:
         ModelError: If there is no such model, or it is of a kind that Octavo does not run.
-        ConfigError: If its layers have different windows: such models are not simulated.
+        ConfigError: If its layers have different windows, or are mixtures of experts: such models are not simulated.
     """
     known = KNOWN_MODELS.get(model.lower())
     if known is not None:
@@ -43,6 +43,8 @@ def model_shape(model: str) -> ModelShape:
     windows = set(spec.windows)
     if len(windows) > 1:
         raise ConfigError("model", model, "one whose layers all keep KV alike: others are not simulated")
+    if any(layer.experts for layer in spec.layers):
+        raise ConfigError("model", model, "one without mixtures of experts: what a step reads of them is not simulated")
     return ModelShape(
         name=config.resolve().parent.name if config.name == "config.json" else path.stem or model,
         hidden=spec.hidden_size,
@@ -52,7 +54,7 @@ def model_shape(model: str) -> ModelShape:
         head_dim=spec.head_dim,
         ffn=spec.intermediate_size,
         vocab=spec.vocab_size,
-        gated=True,
+        gated=spec.gated_mlp,
         max_len=spec.max_position,
         tied=spec.tied_embeddings,
         window=windows.pop(),

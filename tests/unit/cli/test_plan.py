@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from golden.family_cases import MODELS
 from octavo.cli import main as cli
 from octavo.cli.plan import Workers, drawn_lengths
 from octavo.cli.plan_model import device, model_shape, with_kv_dtype
@@ -299,6 +300,18 @@ def test_a_model_is_known_by_its_name_its_config_and_its_folder(tmp_path: Path) 
     assert model_shape("Llama-3.1-8B").kv_bytes_per_token == 131_072
     with pytest.raises(ModelError):
         model_shape(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize(("name", "word"), [("gemma2", "keep KV alike"), ("mixtral", "without mixtures of experts")])
+def test_kinds_of_models_that_are_not_simulated(tmp_path: Path, name: str, word: str) -> None:
+    """A figure for another model would be worse than none."""
+    with pytest.raises(ConfigError, match=word):
+        model_shape(str(write_tiny_llama(tmp_path, MODELS[name])))
+
+
+def test_an_mlp_without_a_gate_is_counted_as_such(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path, MODELS["starcoder2"])
+    assert not model_shape(str(path)).gated and model_shape(str(path)).window == 24
 
 
 def test_int8_keys_and_values_carry_their_scales() -> None:
