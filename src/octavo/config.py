@@ -14,7 +14,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.http_config import HTTPConfig
-from octavo.settings import check_choice, check_choices, check_range, setting
+from octavo.settings import check_choice, check_choices, check_range, json_object, setting
 
 __all__ = [
     "CacheConfig",
@@ -52,11 +52,28 @@ class ModelConfig:
     allow_long_max_model_len: bool = setting(
         False, "let max_model_len exceed the context that the model was trained for; answers out there may be poor"
     )
+    hf_overrides: str = setting(
+        "{}",
+        "JSON object of keys that take the place of those in the model's config.json, or of what a GGUF file says in "
+        'their words; for example {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}',
+    )
     chat_template: str | None = setting(None, "Jinja file to use instead of the model's own chat template")
 
     def __post_init__(self) -> None:
+        if isinstance(self.hf_overrides, dict):
+            object.__setattr__(self, "hf_overrides", json.dumps(self.hf_overrides))
+        _ = self.overrides  # which checks them
         check_choices(self)
         check_range("max_model_len", self.max_model_len, 1, 1 << 24, " tokens")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """`hf_overrides` as an object."""
+        given = json_object("hf_overrides", self.hf_overrides)
+        if "quantization_config" in given:
+            allowed = "left out: the format of weights is what their files have"
+            raise ConfigError("hf_overrides.quantization_config", given["quantization_config"], allowed)
+        return given
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,12 +257,7 @@ class SpeculationConfig:
         text = self.speculative_config
         if text is None:
             return None
-        try:
-            given = json.loads(text)
-        except ValueError as error:
-            raise ConfigError("speculative_config", text, f"a JSON object ({error})") from error
-        if not isinstance(given, dict):
-            raise ConfigError("speculative_config", text, "a JSON object")
+        given = json_object("speculative_config", text)
         names = [f.name for f in dataclasses.fields(DraftingConfig)]
         for name, value in given.items():
             if name not in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import field
 from typing import Any
 
@@ -53,3 +54,14 @@ def check_choices(config: Any) -> None:
         choices = f.metadata.get("choices")
         if choices:
             check_choice(f.name, getattr(config, f.name), choices)
+
+
+def json_object(name: str, value: str) -> dict[str, Any]:
+    """The object that a setting holds as text. Raises ConfigError if it is none."""
+    try:
+        given = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(name, value, f"a JSON object ({error})") from error
+    if not isinstance(given, dict):
+        raise ConfigError(name, value, "a JSON object")
+    return given

@@ -14,7 +14,7 @@ from octavo.backends.protocol import StepBatch
 from octavo.config import EngineConfig
 from octavo.executor.local import LocalExecutor
 from octavo.messages import EngineRequest, SamplingParams
-from octavo.weights.sources import resolve
+from octavo.weights.sources import find
 from support.core_runs import Answers
 
 NEAR_TIE = 1e-4
@@ -99,7 +99,7 @@ def worst_logits(
     config = EngineConfig.of(
         model=str(model), max_num_seqs=1, max_num_batched_tokens=chunk, dtype="float32", num_blocks=200, **settings
     )
-    executor = LocalExecutor.load(config, resolve(str(model)))
+    executor = LocalExecutor.load(config, find(config.model))
     worst = 0.0
     try:
         for prompt, expectation in zip(prompts, expected, strict=True):
@@ -117,7 +117,7 @@ def prompt_logits(model: Path, prompt: Sequence[int], **settings: Any) -> Any:
     config = EngineConfig.of(
         model=str(model), max_num_seqs=1, max_num_batched_tokens=512, dtype="float32", num_blocks=200, **settings
     )
-    executor = LocalExecutor.load(config, resolve(str(model)))
+    executor = LocalExecutor.load(config, find(config.model))
     try:
         return _teacher_forced(executor, prompt, 512)
     finally:

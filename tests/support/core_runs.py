@@ -16,7 +16,7 @@ from octavo.core.step import StepHandle, StepPlan, StepResult
 from octavo.engine.build import build_engine
 from octavo.executor.local import LocalExecutor
 from octavo.messages import FINISH_ERROR, EngineRequest, EngineStats, SamplingParams, TokenDelta, TokenLogprobs
-from octavo.weights.sources import ModelFiles, resolve
+from octavo.weights.sources import ModelFiles, find
 
 MOST_SILENT_STEPS = 1000
 """Steps without a word after which an engine that has work counts as stuck."""
@@ -165,7 +165,7 @@ class RealEngine:
             settings: As `EngineConfig.of`.
         """
         config = EngineConfig.of(model=str(model), executor=WATCHED, **settings)
-        core, _, close = build_engine(config, resolve(str(model)))
+        core, _, close = build_engine(config, find(config.model))
         return cls(core, config, close)
 
     def __enter__(self) -> RealEngine:

@@ -11,7 +11,7 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.measure.model_facts import facts_of_checkpoint, facts_of_config, with_nearest
 from octavo.weights.files import JSONObject, read_json
-from octavo.weights.sources import ModelFiles, open_checkpoint, resolve
+from octavo.weights.sources import ModelFiles, find, open_checkpoint
 
 Facts = dict[str, Any]
 
@@ -28,7 +28,7 @@ def inspect_model(config: EngineConfig) -> Facts:
         facts = facts_of_config(config, read_json(lone, JSONObject))
         facts["model"] = {"name": lone.resolve().parent.name, "format": "config.json alone", **facts["model"]}
         return facts
-    files = resolve(config.model.model, revision=config.model.revision, download_dir=config.model.download_dir)
+    files = find(config.model)
     try:
         checkpoint = open_checkpoint(files)
     except UnsupportedModelError as error:

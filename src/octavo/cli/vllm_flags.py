@@ -112,7 +112,6 @@ OLD_FLAGS: tuple[OldFlag, ...] = (
     OldFlag("long-prefill-token-threshold", "--max-num-batched-tokens bounds the pieces of a prompt", only=("0",)),
     OldFlag("watermark", "admission reserves what a prompt needs, and no more", only=("0", "0.0")),
     OldFlag("logprobs-mode", "logprobs are those of the model's own distribution", only=("raw_logprobs",)),
-    OldFlag("hf-overrides", "a model is what its files say", only=("{}",)),
     OldFlag("load-format", "the format is seen from the files", only=("auto", "safetensors", "gguf", "hf")),
     OldFlag("tokenizer-mode", "there is one tokenizer library", only=("auto", "hf", "slow", "fast")),
     OldFlag("runner", "models generate", only=("auto", "generate")),

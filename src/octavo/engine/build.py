@@ -10,7 +10,7 @@ from octavo import registry
 from octavo.config import EngineConfig
 from octavo.messages import EngineInfo
 from octavo.structured import Vocabulary
-from octavo.weights.sources import ModelFiles, resolve
+from octavo.weights.sources import ModelFiles, find
 
 if TYPE_CHECKING:
     from octavo.core.block_keys import ModelFingerprint
@@ -27,8 +27,7 @@ def find_files(config: EngineConfig) -> ModelFiles:
     Raises:
         ModelError: If there is no such model, or it cannot be fetched.
     """
-    model = config.model
-    return resolve(model.model, revision=model.revision, download_dir=model.download_dir)
+    return find(config.model)
 
 
 def build_engine(config: EngineConfig, files: ModelFiles) -> tuple[EngineCore, EngineInfo, Callable[[], None]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from octavo import registry
 from octavo.backends.protocol import Backend, KVShape
 from octavo.config import EngineConfig
 from octavo.core.kv_spec import KVSpec
 from octavo.core.step import StepHandle, StepPlan, StepResult
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, ModelError
 from octavo.executor.sizing import Sizes, Sizing, engine_info, length_limit
 from octavo.messages import EngineInfo
 from octavo.models.decoder import decoder
@@ -135,6 +137,7 @@ class _Loading:
         self.files = files
         self.checkpoint = checkpoint
         self.spec: DecoderSpec = decoder_spec(checkpoint.config, config.model.max_model_len)
+        self._check_overrides()
         execution, wanted = config.execution, config.cache.kv_cache_dtype
         backend_class = registry.resolve("backends", execution.backend)
         automatic = config.model.dtype == "auto"
@@ -169,6 +172,24 @@ class _Loading:
             raise ConfigError("model", self.files.name, f"{allowed}, and {size_text(available)} are free")
         left = None if available is None else available - weights.num_bytes
         return self._info(self._sizing().sizes(left), weights, 0.0)
+
+    def _check_overrides(self) -> None:
+        """A misspelt key would change nothing, without a word."""
+        overrides = self.files.overrides
+        if not overrides:
+            return
+        stored = open_checkpoint(msgspec.structs.replace(self.files, overrides={}))
+        original = stored.config
+        stored.close()
+        for key, value in overrides.items():
+            config = {k: v for k, v in self.checkpoint.config.items() if k != key}
+            config |= {key: original[key]} if key in original else {}
+            try:
+                changes_nothing = decoder_spec(config, self.config.model.max_model_len) == self.spec
+            except ModelError:  # as it was, it does not go with the rest
+                changes_nothing = False
+            if changes_nothing:
+                raise ConfigError(f"hf_overrides.{key[:60]}", value, "left out: it changes nothing in this model")
 
     def _sizing(self, draft_bytes: int = 0) -> Sizing:
         return Sizing(self.config, self.spec, self.backend, self.kv_dtype, draft_bytes)
@@ -208,5 +229,5 @@ class _Loading:
             kv_dtype=self.kv_dtype,
             weights=weights,
             load_s=load_s,
-            fingerprint=self.checkpoint.fingerprint(),
+            fingerprint=self.files.fingerprint(self.checkpoint),
         )

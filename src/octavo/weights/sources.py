@@ -12,12 +12,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from octavo.config import ModelConfig
 from octavo.errors import ConfigError, ModelError, ModelFileError
 from octavo.weights import catalogue, model_cache
 from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.config_check import check_config
+from octavo.weights.files import fingerprint
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
 from octavo.weights.huggingface import CONFIG, HFCheckpoint
 from octavo.weights.model_cache import ShowProgress
@@ -44,6 +48,21 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """"huggingface" (a folder) or "gguf" (a file)."""
     name: str
     """What to call it: the catalogue name, the hub id, or the name of the folder or file."""
+    overrides: dict[str, Any] = {}
+    """Keys of the config that the user gave other values."""
+
+    def fingerprint(self, checkpoint: Checkpoint) -> str:
+        """Of the weights, and of what is done with them otherwise than their config says."""
+        found = checkpoint.fingerprint()
+        if not self.overrides:
+            return found
+        return fingerprint([found.encode(), msgspec.json.encode(self.overrides, order="deterministic")], [])
+
+
+def find(model: ModelConfig) -> ModelFiles:
+    """`resolve` for the settings of an engine."""
+    files = resolve(model.model, revision=model.revision, download_dir=model.download_dir)
+    return msgspec.structs.replace(files, overrides=model.overrides)
 
 
 def resolve(
@@ -84,10 +103,21 @@ def resolve(
 
 
 def open_checkpoint(files: ModelFiles, *, num_threads: int | None = None) -> Checkpoint:
-    """Open the model. Raises ModelFileError or UnsupportedModelError."""
-    if files.kind == "gguf":
-        return GGUFCheckpoint(files.path, num_threads=num_threads)
-    return HFCheckpoint(files.path, num_threads=num_threads)
+    """Open the model, its config changed as `files.overrides` says.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: If it is damaged, or of a kind that is not read.
+    """
+    opener = GGUFCheckpoint if files.kind == "gguf" else HFCheckpoint
+    checkpoint: Checkpoint = opener(files.path, num_threads=num_threads)
+    if files.overrides:
+        checkpoint.config |= files.overrides
+        try:
+            check_config(checkpoint.config, "hf_overrides", sum(1 for _ in checkpoint.names()))
+        except BaseException:
+            checkpoint.close()
+            raise
+    return checkpoint
 
 
 def _can_only_be_a_path(model: str, is_hub_id: bool) -> bool:
