@@ -95,11 +95,8 @@ def worst_logits(
 
     Weights are expanded to float32, as transformers has them, unless `quantization` says otherwise.
     """
-    settings = {"quantization": "none", **settings}
-    config = EngineConfig.of(
-        model=str(model), max_num_seqs=1, max_num_batched_tokens=chunk, dtype="float32", num_blocks=200, **settings
-    )
-    executor = LocalExecutor.load(config, find(config.model))
+    longest = max(len(prompt) + len(e.tokens) for prompt, e in zip(prompts, expected, strict=True))
+    executor = _executor(model, longest, **{"quantization": "none", "max_num_batched_tokens": chunk, **settings})
     worst = 0.0
     try:
         for prompt, expectation in zip(prompts, expected, strict=True):
@@ -114,14 +111,19 @@ def worst_logits(
 
 def prompt_logits(model: Path, prompt: Sequence[int], **settings: Any) -> Any:
     """Logits at the kept positions of a prompt."""
-    config = EngineConfig.of(
-        model=str(model), max_num_seqs=1, max_num_batched_tokens=512, dtype="float32", num_blocks=200, **settings
-    )
-    executor = LocalExecutor.load(config, find(config.model))
+    executor = _executor(model, len(prompt), max_num_batched_tokens=512, **settings)
     try:
         return _teacher_forced(executor, prompt, 512)
     finally:
         executor.close()
+
+
+def _executor(model: Path | str, longest: int, **settings: Any) -> LocalExecutor:
+    """With blocks for a sequence of that many tokens, in eight groups of KV where a block has eight tokens."""
+    config = EngineConfig.of(
+        model=str(model), max_num_seqs=1, dtype="float32", num_blocks=max(200, longest + 1), **settings
+    )
+    return LocalExecutor.load(config, find(config.model))
 
 
 def _teacher_forced(executor: LocalExecutor, tokens: Sequence[int], chunk: int) -> Any:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from golden.gguf_cases import GGUF_MODELS, PAIRS
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.models.decoder import DecoderWeights
 from octavo.models.families import decoder_spec
-from octavo.models.loader import load
+from octavo.models.loader import load, weight_size
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.gguf_architectures import ARCHITECTURES
@@ -70,6 +71,18 @@ def test_the_same_decoder(tmp_path: Path, arch: str, name: str) -> None:
     plain = [msgspec.to_builtins(msgspec.structs.replace(spec, naming=wanted.naming)) for spec in (found, wanted)]
     same_numbers(*plain, at=name)
     same_weights(weights, its_weights, at=name)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
+@pytest.mark.parametrize(("arch", "name"), PAIRS)
+def test_sizes_are_known_beforehand(tmp_path: Path, arch: str, name: str, quantization: str) -> None:
+    file = GGUFCheckpoint(write_gguf(tmp_path / "model.gguf", GGUF_MODELS[arch][name], arch))
+    spec, backend = decoder_spec(file.config), CpuBackend("float32", num_threads=1)
+    size = weight_size(file, spec, backend, "float32", quantization)
+    weights = load(file, spec, backend, "float32", quantization)
+    assert (weights.num_bytes, weights.formats) == (size.num_bytes, size.formats)
+    if quantization == "none":
+        assert weights.num_bytes >= 4 * spec.num_parameters
 
 
 def test_every_architecture_has_a_tiny_model() -> None:

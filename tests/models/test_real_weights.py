@@ -18,7 +18,7 @@ import octavo._native as _native
 from golden import compare
 from models.figures import record
 from models.real_cases import REAL_CASES, RealCase
-from support.core_runs import Answers, run
+from support.core_runs import Answers, RealEngine, run
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(3600)]
 PATHS = _native.supported_paths()
@@ -35,18 +35,25 @@ class Real(msgspec.Struct):
     prompts: list[list[int]]
     expected: list[compare.Expectation]
 
-    def greedy(self, num_tokens: int, **settings: Any) -> tuple[Answers, Any]:
+    def greedy(self, num_tokens: int, *, squeezed: bool = False, **settings: Any) -> tuple[Answers, Any]:
+        """All prompts at once, with room for all of them, or for little more than the longest."""
         longest = max(map(len, self.prompts)) + num_tokens
         settings = {
             "dtype": "float32",
             "quantization": "none",
             "block_size": self.case.block_size,
-            "num_blocks": 1 + len(self.prompts) * -(-longest // self.case.block_size),
             "max_model_len": longest,
             "max_num_seqs": len(self.prompts),
+            "max_num_batched_tokens": 24 if squeezed else 2048,
             **settings,
         }
-        return run(self.path, compare.greedy_requests(self.prompts, num_tokens), **settings)
+        with RealEngine.open(self.path, num_blocks=longest, **settings) as engine:
+            spec = engine.executor.kv_spec
+        unread = 2 * settings["max_num_batched_tokens"]
+        room = (
+            spec.peak_blocks(longest, unread) + 4 if squeezed else len(self.prompts) * spec.peak_blocks(longest, unread)
+        )
+        return run(self.path, compare.greedy_requests(self.prompts, num_tokens), num_blocks=1 + room, **settings)
 
 
 @pytest.fixture(scope="module", params=REAL_CASES, ids=lambda case: case.name)
@@ -72,13 +79,10 @@ def test_logits(real: Real) -> None:
 
 def test_greedy_tokens_chunked_and_preempted(real: Real) -> None:
     """transformers' tokens; and the same ones from a pool too small for all, with prompts cut into chunks."""
-    plain, _ = real.greedy(real.case.num_tokens, isa=PATHS[0], max_num_batched_tokens=2048)
+    plain, _ = real.greedy(real.case.num_tokens, isa=PATHS[0])
     ties = compare.near_ties(plain, real.expected)
     record(real.case.name, prompts=len(real.prompts), tokens=real.case.num_tokens, near_ties=ties)
-    longest = -(-(max(map(len, real.prompts)) + real.case.num_tokens) // real.case.block_size)
-    squeezed, seen = real.greedy(
-        real.case.num_tokens, isa=PATHS[0], max_num_batched_tokens=24, num_blocks=1 + longest + 4
-    )
+    squeezed, seen = real.greedy(real.case.num_tokens, isa=PATHS[0], squeezed=True)
     assert seen.num_chunked > 0 and seen.stats.num_preemptions > 0
     assert {key: answer.token_ids for key, answer in squeezed.items()} == {
         key: answer.token_ids for key, answer in plain.items()
