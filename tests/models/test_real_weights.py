@@ -18,11 +18,14 @@ import octavo._native as _native
 from golden import compare
 from models.figures import record
 from models.real_cases import REAL_CASES, RealCase
-from support.core_runs import Answers, RealEngine, run
+from support.core_runs import Answers, RealEngine
+from support.memory_runs import Preempting, once_at
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(3600)]
 PATHS = _native.supported_paths()
 PORTABLE_TOKENS = 8
+MOST_GROUPS = 6
+"""Of KV, in the models here."""
 LEAST_AGREEMENT = 0.5
 """Of the default form, in which activations are rounded too: far below what was found, so that only nonsense fails."""
 
@@ -35,25 +38,25 @@ class Real(msgspec.Struct):
     prompts: list[list[int]]
     expected: list[compare.Expectation]
 
-    def greedy(self, num_tokens: int, *, squeezed: bool = False, **settings: Any) -> tuple[Answers, Any]:
-        """All prompts at once, with room for all of them, or for little more than the longest."""
+    def greedy(self, num_tokens: int, *, preempted: bool = False, **settings: Any) -> Answers:
+        """All prompts at once, with room for all of them; each preempted once in the middle of its answer, if asked."""
         longest = max(map(len, self.prompts)) + num_tokens
         settings = {
             "dtype": "float32",
             "quantization": "none",
             "block_size": self.case.block_size,
+            "num_blocks": MOST_GROUPS * len(self.prompts) * (longest // self.case.block_size + 2),
             "max_model_len": longest,
             "max_num_seqs": len(self.prompts),
-            "max_num_batched_tokens": 24 if squeezed else 2048,
             **settings,
         }
-        with RealEngine.open(self.path, num_blocks=longest, **settings) as engine:
-            spec = engine.executor.kv_spec
-        unread = 2 * settings["max_num_batched_tokens"]
-        room = (
-            spec.peak_blocks(longest, unread) + 4 if squeezed else len(self.prompts) * spec.peak_blocks(longest, unread)
-        )
-        return run(self.path, compare.greedy_requests(self.prompts, num_tokens), num_blocks=1 + room, **settings)
+        with RealEngine.open(self.path, **settings) as engine:
+            preempting = Preempting(engine, once_at(num_tokens // 2)) if preempted else None
+            answers = engine.drive(compare.greedy_requests(self.prompts, num_tokens))
+            if preempting is not None:
+                assert sorted(preempting.num_times.values()) == [1] * len(self.prompts)
+                assert engine.seen.num_chunked > 0
+        return answers
 
 
 @pytest.fixture(scope="module", params=REAL_CASES, ids=lambda case: case.name)
@@ -78,12 +81,11 @@ def test_logits(real: Real) -> None:
 
 
 def test_greedy_tokens_chunked_and_preempted(real: Real) -> None:
-    """transformers' tokens; and the same ones from a pool too small for all, with prompts cut into chunks."""
-    plain, _ = real.greedy(real.case.num_tokens, isa=PATHS[0])
+    """transformers' tokens; and the same ones with prompts cut into chunks and every answer preempted on its way."""
+    plain = real.greedy(real.case.num_tokens, isa=PATHS[0])
     ties = compare.near_ties(plain, real.expected)
     record(real.case.name, prompts=len(real.prompts), tokens=real.case.num_tokens, near_ties=ties)
-    squeezed, seen = real.greedy(real.case.num_tokens, isa=PATHS[0], squeezed=True)
-    assert seen.num_chunked > 0 and seen.stats.num_preemptions > 0
+    squeezed = real.greedy(real.case.num_tokens, isa=PATHS[0], max_num_batched_tokens=24, preempted=True)
     assert {key: answer.token_ids for key, answer in squeezed.items()} == {
         key: answer.token_ids for key, answer in plain.items()
     }
@@ -92,7 +94,7 @@ def test_greedy_tokens_chunked_and_preempted(real: Real) -> None:
 def test_portable_path(real: Real) -> None:
     """Fewer prompts and tokens: it is slow."""
     short = Real(real.case, real.path, real.prompts[:2], real.expected[:2])
-    answers, _ = short.greedy(PORTABLE_TOKENS, isa="portable")
+    answers = short.greedy(PORTABLE_TOKENS, isa="portable")
     compare.near_ties(answers, short.expected)
     worst = compare.worst_logits(real.path, short.prompts, short.expected, isa="portable")
     record(real.case.name, portable_logits_error=worst)
