@@ -15,7 +15,7 @@ from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.page
 
-ENTER, ESCAPE, UP, ALT = "\ue007", "\ue00c", "\ue013", "\ue00a"
+ENTER, ESCAPE, UP, ALT, SHIFT = "\ue007", "\ue00c", "\ue013", "\ue00a", "\ue008"
 SHOTS = os.environ.get("OCTAVO_SCREENSHOTS")
 """A folder for pictures of what the tests see."""
 
@@ -80,6 +80,18 @@ class Page:
     def shoot(self, name: str) -> None:
         if SHOTS:
             self.browser.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
+
+    @property
+    def left_below(self) -> float:
+        """Pixels of the conversation below the view."""
+        script = "const e = document.querySelector('main'); return e.scrollHeight - e.scrollTop - e.clientHeight"
+        return float(self.js(script))
+
+    def next_frames(self) -> None:
+        """Two frames later: what a change of size leads to has been done."""
+        self.browser.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        )
 
     @property
     def is_too_wide(self) -> bool:
@@ -162,6 +174,47 @@ def test_long_markdown_in_wide_and_narrow_windows(page: Page) -> None:
     page.wait(lambda: page.js("return !document.getElementById('settings').hidden"))
     assert not page.is_too_wide
     page.shoot("settings")
+
+
+@pytest.mark.parametrize("place", ["end", "middle"])
+def test_the_end_stays_in_view_when_sizes_change(page: Page, place: str) -> None:
+    """Windows and settings that open and close, and a message box that grows: the end stays in view if it was, and
+    nobody who reads further up is taken there."""
+    page.show([{"role": "user", "content": "Long, please."}, {"role": "assistant", "content": LONG, "meta": {}}])
+    page.wait(lambda: page.left_below < 2)
+    if place == "middle":
+        page.js("const e = document.querySelector('main'); e.scrollTop = e.scrollHeight / 2")
+        page.next_frames()
+    for width, height in ((1280, 600), (500, 860), (360, 600), (1280, 860)):
+        page.browser.set_window_size(width, height)
+        page.next_frames()
+        assert (page.left_below < 2) is (place == "end"), (width, height, page.left_below)
+        page.shoot(f"{place}-{width}x{height}")
+    for _ in range(2):
+        page.keys(ALT + "s" + ALT)
+        page.next_frames()
+        assert (page.left_below < 2) is (place == "end"), page.left_below
+    page.js("document.getElementById('prompt').focus()")
+    page.keys(*["line", SHIFT + ENTER + SHIFT] * 8)
+    page.next_frames()
+    assert (page.left_below < 2) is (place == "end"), page.left_below
+    page.shoot(f"{place}-long-message")
+
+
+def test_an_answer_is_followed_through_a_change_of_size(page: Page) -> None:
+    part = LONG[:2000]
+    page.show([{"role": "user", "content": "Long, please."}, {"role": "assistant", "content": part, "meta": {}}])
+    page.set(max_tokens=2000, min_p=0.1, temperature=0.7)
+    page.say("Count from one to a thousand in words.")
+    for height in (600, 860, 500):
+        seen = len(page.texts("assistant")[-1])
+        page.browser.set_window_size(900, height)
+        page.wait(lambda seen=seen: len(page.texts("assistant")[-1]) > seen + 20)  # type: ignore[misc]
+        page.next_frames()
+        assert page.is_busy and page.left_below < 60, height
+    page.shoot("followed")
+    page.keys(ESCAPE)
+    page.wait(lambda: not page.is_busy)
 
 
 def test_a_growing_answer_is_drawn_fast(page: Page) -> None:

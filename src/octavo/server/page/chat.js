@@ -6,11 +6,13 @@ import { Markdown, copyText, element, numbers, quietButton } from "/chat/view.js
 
 const STORE = "octavo.messages";
 const $ = (id) => document.getElementById(id);
+const view = document.querySelector("main"); // what scrolls
 
 let model = null;
 let messages = JSON.parse(sessionStorage.getItem(STORE) ?? "[]"); // {role, content, reasoning, meta, error}
 let running = null; // the AbortController of the answer under way
 let editing = -1;
+let atEnd = true; // whether the end of the conversation was in view when the view last moved
 
 // --- the page ---
 
@@ -136,13 +138,13 @@ async function answer() {
   running = new AbortController();
   notice("");
   draw();
-  const view = new Growing($("messages").lastElementChild, message);
+  const growing = new Growing($("messages").lastElementChild, message);
   scrollDown(true);
   const clock = new Clock(message.meta);
   try {
     for await (const chunk of chunks(body, settings.key(), running.signal)) {
       take(chunk, message, clock);
-      view.changed();
+      growing.changed();
     }
   } catch (error) {
     if (error.name === "AbortError") message.meta.finish = "stopped";
@@ -150,7 +152,7 @@ async function answer() {
     if (error.status === 401) settings.askForKey();
   }
   clock.end();
-  view.end();
+  growing.end();
   running = null;
   if (!message.content && !message.reasoning && message.meta.finish === "stopped") messages.pop();
   const down = isDown();
@@ -231,14 +233,18 @@ function stop() {
 }
 
 function isDown() {
-  const main = document.querySelector("main");
-  return main.scrollHeight - main.scrollTop - main.clientHeight < 60;
+  return view.scrollHeight - view.scrollTop - view.clientHeight < 60;
 }
 
 function scrollDown(wanted) {
-  const main = document.querySelector("main");
-  if (wanted) main.scrollTop = main.scrollHeight;
+  if (wanted) view.scrollTop = view.scrollHeight;
+  atEnd = isDown();
 }
+
+// Whoever looks at the end goes on looking at it when the window, the settings or the message box change its place.
+// By then the end may lie elsewhere, so it must be known from before; a mere change of size sends no scroll event.
+view.addEventListener("scroll", () => (atEnd = isDown()));
+new ResizeObserver(() => scrollDown(atEnd)).observe(view);
 
 // --- keys and buttons ---
 
