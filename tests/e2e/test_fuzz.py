@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fuzz.request import Request
-from fuzz.run import FLAGS, KEY, LIMIT_S, Client, Findings, check, run
+from fuzz.run import FLAGS, KEY, LIMIT_S, Client, Findings, check, check_raw, run
 from support.server_process import ServerProcess
 
 
@@ -42,6 +42,29 @@ def test_the_run_notices(status: int, body: bytes, kind: str, why: str) -> None:
     found = Findings()
     check(status, body, 0.01, Request(), found, kind)
     assert len(found.problems) == 1 and why in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("received", "why"),
+    [
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n{}", "unplanned 500"),
+        (b'HTTP/1.1 501 Not Implemented\r\n\r\n{"error":{"code":"internal_error"}}', "unplanned 501"),
+        (b"<html>Bad Request</html>", "not a reply"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\nTraceback", "insides"),
+    ],
+)
+def test_the_run_notices_bad_replies_to_bytes(received: bytes, why: str) -> None:
+    found = Findings()
+    check_raw(received, Request(), found)
+    assert len(found.problems) == 1 and why in found.problems[0]
+
+
+def test_a_transfer_coding_that_nobody_knows_is_a_planned_501() -> None:
+    found = Findings()
+    check_raw(
+        b'HTTP/1.1 501 Not Implemented\r\n\r\n{"error":{"code":"unsupported_transfer_encoding"}}', Request(), found
+    )
+    assert not found.problems and found.statuses == {501: 1}
 
 
 def test_no_reply_is_noticed() -> None:

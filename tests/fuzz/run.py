@@ -36,8 +36,8 @@ ADMIN = "sk-admin"
 LIMIT_S = 0.25
 CANARY = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
 CANARY_EVERY = 100
-PLANNED = {"overloaded", "too_many_connections", "deadline_exceeded"}
-"""Codes of a 5xx that a server under load may give."""
+PLANNED = {"overloaded", "too_many_connections", "deadline_exceeded", "unsupported_transfer_encoding"}
+"""Codes of a 5xx: of a server under load, and of the 501 for a Transfer-Encoding that it does not know."""
 LEAK = re.compile(rb"Traceback|site-packages|0x[0-9a-f]{8,}|/octavo/|object at |File \"")
 FLAGS = ("--num-blocks", "600", "--api-key", KEY, "--admin-api-key", ADMIN, "--max-n", "16", "--max-prompts", "32")
 FLAGS += ("--read-timeout", "2", "--chat-template", str(TINY_TEMPLATE), "--served-model-name", "tiny")
@@ -192,11 +192,7 @@ class Client:
         if not received:
             found.statuses[0] += 1
             return
-        found.statuses[int(received[9:12])] += 1
-        if not received.startswith(b"HTTP/1.") or received[9:10] == b"5":
-            found.blame("not a reply to bad bytes", request, received)
-        if LEAK.search(received):
-            found.blame("the reply tells of the server's insides", request, received)
+        check_raw(received, request, found)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -226,6 +222,19 @@ def check(status: int, raw: bytes, took_s: float, request: Request, found: Findi
         found.blame(f"a {status} without the envelope", request, raw)
     if status >= 500 and error.get("code") not in PLANNED:
         found.blame(f"an unplanned {status}", request, raw)
+
+
+def check_raw(received: bytes, request: Request, found: Findings) -> None:
+    """What came back for bytes that may be no request. It may be cut: nobody waits for the rest of an answer."""
+    if not re.match(rb"HTTP/1\.[01] [1-5]\d\d ", received):
+        found.blame("not a reply to bad bytes", request, received)
+        return
+    status = int(received[9:12])
+    found.statuses[status] += 1
+    if status >= 500 and not any(f'"code":"{code}"'.encode() in received for code in PLANNED):
+        found.blame(f"an unplanned {status} for bad bytes", request, received)
+    if LEAK.search(received):
+        found.blame("the reply tells of the server's insides", request, received)
 
 
 def main() -> int:
