@@ -20,6 +20,7 @@ from octavo.cli.parser import integer
 from octavo.config import EngineConfig, SpeculationConfig
 
 if TYPE_CHECKING:
+    from octavo.cli.plan_progress import PlanProgress
     from octavo.cli.plan_target import Target
     from octavo.sim.planner import Jobs
     from octavo.sim.request import TimedRequest
@@ -86,22 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from octavo.cli import plan_report
-    from octavo.sim.planner import search
-    from octavo.sim.trials import CONFIRMS, Objectives, measured_at, residence_s
 
-    started = time.perf_counter()
     check(args)
-    objectives = Objectives(ttft_s=args.ttft_ms / 1e3, tpot_s=args.tpot_ms / 1e3, percent=args.percent)
-    target = make_target(args)
-    requests, num_left_out = make_requests(args, target)
-    horizon_s = RESIDENCES * residence_s(target.start, requests, objectives)
-    with Workers() as workers:
-        plan = search(target.start, target.axes, requests, objectives, horizon_s=horizon_s, run_all=workers.run_all)
-        rates = plan_report.curve_rates(plan.best.rate, args.rate, args.json or args.plot)
-        long_s = CONFIRMS * horizon_s
-        jobs = [partial(measured_at, plan.best.candidate, requests, objectives, rate, long_s) for rate in rates]
-        curve = workers.run_all(jobs)
-    report = plan_report.build(args, target, plan, curve, requests, num_left_out, time.perf_counter() - started)
+    report = make_report(args)
     if args.json == "-":
         print(plan_report.to_json(report))
         return 0
@@ -115,6 +103,29 @@ def run(args: argparse.Namespace) -> int:
         draw(report, Path(args.plot))
         print(f"drawn to {args.plot}")
     return 0
+
+
+def make_report(args: argparse.Namespace) -> dict[str, Any]:
+    """Search, and everything that is known then; see `plan_report.build`."""
+    from octavo.cli import plan_report
+    from octavo.cli.plan_progress import plan_progress
+    from octavo.sim.planner import search
+    from octavo.sim.trials import CONFIRMS, Objectives, measured_at, residence_s
+
+    started = time.perf_counter()
+    objectives = Objectives(ttft_s=args.ttft_ms / 1e3, tpot_s=args.tpot_ms / 1e3, percent=args.percent)
+    with plan_progress() as progress, Workers(progress) as workers:
+        progress.begin("model and memory" if args.fit or args.device != "cpu" else "steps of this machine")
+        target = make_target(args)
+        progress.begin("requests")
+        requests, num_left_out = make_requests(args, target)
+        horizon_s = RESIDENCES * residence_s(target.start, requests, objectives)
+        plan = search(target.start, target.axes, requests, objectives, horizon_s=horizon_s, run_all=workers.run_all)
+        rates = plan_report.curve_rates(plan.best.rate, args.rate, args.json or args.plot)
+        long_s = CONFIRMS * horizon_s
+        jobs = [partial(measured_at, plan.best.candidate, requests, objectives, rate, long_s) for rate in rates]
+        curve = workers.run_all("latencies", jobs)
+    return plan_report.build(args, target, plan, curve, requests, num_left_out, time.perf_counter() - started)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -175,14 +186,15 @@ def make_target(args: argparse.Namespace) -> Target:
 
 
 def make_requests(args: argparse.Namespace, target: Target) -> tuple[list[TimedRequest], int]:
-    """Requests that arrive once a second on average, and how many of a hundred the context has no room for. What is to
-    be known of their file is added to the target's notes.
+    """Requests that arrive once a second on average, and how many more were made that the context has no room for.
+    What is to be known of their file is added to the target's notes.
 
     Raises:
         ConfigError: For an unknown workload, a bad file, or requests of which none fits.
     """
     from octavo.errors import ConfigError
     from octavo.sim.arrivals import poisson
+    from octavo.sim.trials import at_rate
     from octavo.sim.workload import from_lengths
     from octavo.traces.catalogue import workload
 
@@ -209,7 +221,8 @@ def make_requests(args: argparse.Namespace, target: Target) -> tuple[list[TimedR
         longest = min(len(r.token_ids) + r.num_output_tokens for r in everyone)
         allowed = f"at least {longest}: the shortest request of the workload has so many tokens, prompt and answer"
         raise ConfigError("max_model_len", max_model_len, allowed)
-    return fitting, round(100 * (1 - len(fitting) / len(everyone)))
+    # Without those in between the others would come less than once a second.
+    return at_rate(fitting, len(everyone) / len(fitting)), len(everyone) - len(fitting)
 
 
 def lengths(args: argparse.Namespace, max_model_len: int) -> list[tuple[int, int]]:
@@ -223,7 +236,11 @@ def lengths(args: argparse.Namespace, max_model_len: int) -> list[tuple[int, int
 
 
 def drawn_lengths(num_input: int, num_output: int, most: int, rng: Random) -> list[tuple[int, int]]:
-    """Lengths whose spread equals their mean (exponential), as that of chat roughly is."""
+    """Lengths whose spread equals their mean (exponential), as that of chat roughly is.
+
+    Args:
+        most: Tokens that there is room for; the means must fit, single draws may be longer.
+    """
     from octavo.errors import ConfigError
 
     if num_input < 1 or num_output < 1 or num_input + num_output > most:
@@ -233,14 +250,18 @@ def drawn_lengths(num_input: int, num_output: int, most: int, rng: Random) -> li
     def draw(mean: int) -> int:
         return max(1, round(rng.expovariate(1 / mean)))
 
-    pairs = [(draw(num_input), draw(num_output)) for _ in range(MOST_REQUESTS)]
-    return [pair for pair in pairs if sum(pair) <= most]
+    return [(draw(num_input), draw(num_output)) for _ in range(MOST_REQUESTS)]
 
 
 class Workers:
-    """Processes that run jobs, as many as there are cores, at most two; none where there is one core."""
+    """Processes that run jobs, as many as there are cores, at most two; none where there is one core.
 
-    def __init__(self) -> None:
+    Args:
+        progress: Told of each job that ends.
+    """
+
+    def __init__(self, progress: PlanProgress) -> None:
+        self._progress = progress
         self._pool: Any = None
 
     def __enter__(self) -> Workers:
@@ -252,11 +273,21 @@ class Workers:
             self._pool = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
         return self
 
-    def run_all(self, jobs: Jobs) -> list[Outcome]:
-        """The results of independent jobs, in order."""
+    def run_all(self, what: str, jobs: Jobs) -> list[Outcome]:
+        """The results of independent jobs, in order; see `octavo.sim.planner.RunAll`."""
+        self._progress.begin(what, len(jobs))
         if self._pool is None or len(jobs) < 2:
-            return [job() for job in jobs]
-        return [future.result() for future in [self._pool.submit(job) for job in jobs]]
+            return [self._ended(job()) for job in jobs]
+        from concurrent.futures import as_completed
+
+        futures = [self._pool.submit(job) for job in jobs]
+        for future in as_completed(futures):
+            self._ended(future.result())
+        return [future.result() for future in futures]
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        self._progress.advance()
+        return outcome
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is None:

@@ -52,7 +52,8 @@ def build(
             "mean_input_tokens": num_input,
             "mean_output_tokens": num_output,
             "num_requests": len(requests),
-            "percent_too_long": num_left_out,
+            "num_too_long": num_left_out,
+            "percent_too_long": 100 * num_left_out / (len(requests) + num_left_out),
         },
         "objectives": {"ttft_ms": args.ttft_ms, "tpot_ms": args.tpot_ms, "percent": args.percent},
         "settings": best.candidate.settings | {"max_num_seqs": system.max_num_seqs},
@@ -171,7 +172,13 @@ def print_report(report: dict[str, Any]) -> None:
 def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     memory, work, done = report["memory"], report["workload"], report["sustained"]
     wanted, settings, costs = report["objectives"], report["settings"], report["costs"]
-    too_long = f"; {work['percent_too_long']} % too long for the context" if work["percent_too_long"] else ""
+    too_long = ""
+    if work["num_too_long"]:
+        num_made = work["num_requests"] + work["num_too_long"]
+        too_long = (
+            f"; {work['num_too_long']:,} of {num_made:,} requests ({work['percent_too_long']:.2g} %) are longer than "
+            "the context and left out"
+        )
     facts = [
         ("workload", f"{work['name']}: {work['mean_input_tokens']:.0f} tokens in, {work['mean_output_tokens']:.0f} out"
          f" on average{too_long}"),

@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="poisson, bursty, artifact (the paper's own draws) or trace (default: the workload's own)",
     )
-    load.add_argument("--cv", type=float, default=4.0, metavar="X", help="variation of bursty gaps (default: 4)")
+    load.add_argument("--cv", type=float, metavar="X", help="variation of the gaps of bursty arrivals (default: 4)")
     load.add_argument("--trace", metavar="FILE", help="lengths or trace to read instead of the bundled ones")
     load.add_argument(
-        "--n", type=integer, default=2, metavar="N", help="answers to a prompt, with parallel (default: 2)"
+        "--n", type=integer, metavar="N", help="answers to a prompt of the workload parallel (default: 2)"
     )
-    load.add_argument("--beam-width", type=integer, default=4, metavar="N", help="beams, with beam (default: 4)")
+    load.add_argument("--beam-width", type=integer, metavar="N", help="beams of the workload beam (default: 4)")
     what = parser.add_argument_group("System")
     what.add_argument(
         "--kv-policy", nargs="+", default=["paged"], metavar="NAME", help="systems to compare, or all (default: paged)"
@@ -102,13 +102,11 @@ def run(args: argparse.Namespace) -> int:
             args.duration,
             args.seed,
             arrivals=args.arrivals,
-            cv=args.cv,
             trace=None if args.trace is None else Path(args.trace),
-            n=args.n,
-            beam_width=args.beam_width,
             block_size=args.block_size,
             max_model_len=_max_model_len(args.model),
             tell=notes.setdefault,
+            **_of_few_workloads(args),
         )
         for policy in _policies(args.kv_policy):
             started = time.perf_counter()
@@ -144,6 +142,7 @@ def _check(args: argparse.Namespace) -> None:
         if value is not None and not least <= value <= most:
             raise ConfigError(name, value, f"from {least} to {most}")
     _check_paged(args)
+    _of_few_workloads(args)
     if args.batch_size is not None and not {"fastertransformer", ALL}.intersection(args.kv_policy):
         raise ConfigError(
             "batch_size", args.batch_size, "left out but for fastertransformer: the others have no batches"
@@ -151,6 +150,32 @@ def _check(args: argparse.Namespace) -> None:
     for rate in args.rate or ():
         if not 0 < rate <= 1e5:
             raise ConfigError("rate", rate, "requests a second above 0, at most 100000")
+
+
+def _of_few_workloads(args: argparse.Namespace) -> dict[str, Any]:
+    """Settings that were given and that the workload has a use for.
+
+    Raises:
+        ConfigError: For one that it could only ignore.
+    """
+    from octavo.errors import ConfigError
+    from octavo.traces.catalogue import CATALOGUE, lookup
+
+    uses = lookup(args.workload).uses
+    found: dict[str, Any] = {}
+    for name in ("n", "beam_width"):
+        value = getattr(args, name)
+        if value is None:
+            continue
+        if name not in uses:
+            users = " or ".join(user for user, entry in CATALOGUE.items() if name in entry.uses)
+            raise ConfigError(name, value, f"left out with {args.workload}: only {users} has a use for it")
+        found[name] = value
+    if args.cv is not None:
+        if args.arrivals != "bursty":
+            raise ConfigError("cv", args.cv, "left out without --arrivals bursty: other arrivals have no use for it")
+        found["cv"] = args.cv
+    return found
 
 
 def _check_paged(args: argparse.Namespace) -> None:

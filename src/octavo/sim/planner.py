@@ -54,11 +54,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Jobs = Sequence[Callable[[], Outcome]]
-RunAll = Callable[[Jobs], list[Outcome]]
-"""Runs jobs that do not depend on each other, and gives their results in order."""
+RunAll = Callable[[str, Jobs], list[Outcome]]
+"""Runs jobs that do not depend on each other, and gives their results in order. The text says what they find out."""
 
 
-def run_here(jobs: Jobs) -> list[Outcome]:
+def run_here(what: str, jobs: Jobs) -> list[Outcome]:
     """One after another."""
     return [job() for job in jobs]
 
@@ -87,7 +87,7 @@ class _Search:
         best = self.best
         known = None if best is None else best.candidate.settings
         new = [(value, one) for value, one in candidates if one.settings != known]
-        outcomes = self._run_all([self._job(one) for _, one in new])
+        outcomes = self._run_all(axis.name, [self._job(one) for _, one in new])
         self._count(outcomes)
         here = [(value, outcome) for (value, _), outcome in zip(new, outcomes, strict=True)]
         if best is not None:
@@ -101,9 +101,8 @@ class _Search:
     def confirm(self) -> Plan:
         """Run the best for longer."""
         assert self.best is not None, "there is at least one axis"
-        (final,) = self._run_all(
-            [partial(confirmed, self.best, self._requests, self._objectives, CONFIRMS * self._horizon_s)]
-        )
+        job = partial(confirmed, self.best, self._requests, self._objectives, CONFIRMS * self._horizon_s)
+        (final,) = self._run_all("sustained rate", [job])
         self._count([final])
         return Plan(best=final, tried=self.tried, num_steps=self.num_steps)
 

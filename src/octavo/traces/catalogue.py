@@ -71,6 +71,8 @@ class Workload(msgspec.Struct, frozen=True):
     """No file comes with the package."""
     shares_prefixes: bool = False
     """Prompts begin alike: a system under test should cache prefixes."""
+    uses: tuple[str, ...] = ()
+    """Of the settings that few workloads have a use for, `n` and `beam_width`: those that this one has."""
 
 
 def workload(
@@ -174,11 +176,13 @@ CATALOGUE: dict[str, Workload] = {
         "Alpaca with n samples for each prompt (paper 6.3)",
         "a CSV file with columns input_tokens and output_tokens",
         lambda settings: _lengths(alpaca, settings, n=settings.n),
+        uses=("n",),
     ),
     "beam": Workload(
         "Alpaca with a beam search for each prompt (paper 6.3)",
         "a CSV file with columns input_tokens and output_tokens",
         lambda settings: _lengths(alpaca, settings, beam_width=settings.beam_width),
+        uses=("beam_width",),
     ),
     "shared-prefix-1shot": Workload(
         "translations behind a common prefix of 80 tokens (paper 6.4)",

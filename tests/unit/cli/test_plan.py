@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,8 +13,10 @@ import pytest
 
 from golden.family_cases import MODELS
 from octavo.cli import main as cli
-from octavo.cli.plan import Workers, drawn_lengths
+from octavo.cli.parser import Parser
+from octavo.cli.plan import MOST_REQUESTS, Workers, add_arguments, drawn_lengths, make_requests, make_target
 from octavo.cli.plan_model import device, model_shape, with_kv_dtype
+from octavo.cli.plan_progress import PlanProgress, plan_progress
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.executor import local
@@ -224,8 +228,84 @@ def test_trials_in_processes_of_their_own_give_the_same(monkeypatch: pytest.Monk
     requests = [msgspec.structs.replace(request(float(i), 8, 4), token_ids=[2 + i] + [0] * 7) for i in range(100)]
     one = Candidate(num_devices=1, kv_dtype="bfloat16", system=small_system(), cost=COST)
     jobs = [partial(sustained, one, requests, Objectives(ttft_s=1.0, tpot_s=0.1), guess, 1.0) for guess in (5.0, 50.0)]
-    with Workers() as workers:
-        assert workers.run_all(jobs) == [job() for job in jobs]
+    with plan_progress() as progress, Workers(progress) as workers:
+        assert workers.run_all("rates", jobs) == [job() for job in jobs]
+
+
+LEFT_OUT = ("opt-13b", "--device", "h100", "--num-devices", "1", "--kv-cache-dtype", "auto", "--block-size", "16",
+            "--max-num-batched-tokens", "2048", "--max-num-seqs", "4")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["means", "file"])
+def test_requests_longer_than_the_context_are_counted(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of lengths that are drawn, and of those in a file: one in four, here."""
+    csv = tmp_path / "lengths.csv"
+    csv.write_text("input_tokens,output_tokens\n" + "40,4\n" * 3 + "90,20\n")
+    words = (*LEFT_OUT, "--max-model-len", "100", "--lengths", "50:10" if kind == "means" else str(csv))
+    work = planned(capsys, *words)["workload"]
+    total = work["num_requests"] + work["num_too_long"]
+    assert total == pytest.approx(MOST_REQUESTS, rel=0.05)
+    assert work["percent_too_long"] == pytest.approx(100 * work["num_too_long"] / total)
+    expected = 0.25 if kind == "file" else (50 * math.exp(-100 / 50) - 10 * math.exp(-100 / 10)) / (50 - 10)
+    assert work["num_too_long"] / total == pytest.approx(expected, abs=0.02)
+    assert cli.main(["plan", *words]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{work['num_too_long']:,} of {total:,} requests" in printed and "longer than the context" in printed
+
+
+def test_those_that_are_left_come_once_a_second(tmp_path: Path) -> None:
+    """A rate is that of the requests that are served."""
+    csv = tmp_path / "lengths.csv"
+    csv.write_text("input_tokens,output_tokens\n40,4\n90,20\n")
+    parser = Parser("octavo plan", "")
+    add_arguments(parser)
+    args = parser.parse([*LEFT_OUT, "--max-model-len", "100", "--lengths", str(csv)])
+    requests, num_left_out = make_requests(args, make_target(args))
+    assert num_left_out == pytest.approx(len(requests), rel=0.01) and len(requests) > 2000
+    assert requests[-1].arrival_s == pytest.approx(len(requests), rel=0.05)
+
+
+def test_a_plan_shows_what_it_does_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "opt-13b", "--device", "h100", "--num-devices", "1", "--lengths", "64:4", "--max-num-seqs", "4",
+             "--json", "-"]  # fmt: skip
+    assert cli.main(words) == 0
+    quiet = capsys.readouterr()
+    assert quiet.err == ""
+    told: list[str] = []
+    begin = PlanProgress.begin
+
+    def watched(self: PlanProgress, what: str, num_jobs: int | None = None) -> None:
+        begin(self, what, num_jobs)
+        told.append(f"{what} {num_jobs}")
+
+    monkeypatch.setattr(PlanProgress, "begin", watched)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(words) == 0
+    loud = capsys.readouterr()
+    assert told[:3] == ["model and memory None", "requests None", "num_devices 1"]
+    assert {what.split()[0] for what in told[3:]} == {"max_num_batched_tokens", "kv_cache_dtype", "block_size",
+                                                      "sustained", "latencies"}  # fmt: skip
+    assert "latencies" in loud.err
+    one, other = json.loads(quiet.out), json.loads(loud.out)
+    assert one | {"seconds": 0} == other | {"seconds": 0}
+
+
+def test_each_simulation_of_a_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with plan_progress() as progress, Workers(progress) as workers:
+        seen: list[tuple[str, float, float | None]] = []
+
+        def job() -> Any:
+            (task,) = progress._bar.tasks
+            seen.append((task.description, task.completed, task.total))
+
+        workers.run_all("sizes", [job] * 3)
+        workers.run_all("more", [job])
+    assert seen == [("sizes", 0, 3), ("sizes", 1, 3), ("sizes", 2, 3), ("more", 0, 1)]
 
 
 # ---- what is not right
@@ -332,4 +412,4 @@ def test_drawn_lengths_have_the_means_asked_for() -> None:
     pairs = drawn_lengths(200, 50, 100_000, Random(0))
     assert sum(i for i, _ in pairs) / len(pairs) == pytest.approx(200, rel=0.05)
     assert sum(o for _, o in pairs) / len(pairs) == pytest.approx(50, rel=0.05)
-    assert max(map(sum, drawn_lengths(200, 50, 300, Random(0)))) <= 300
+    assert drawn_lengths(200, 50, 300, Random(0)) == pairs, "what is too long is left out later, and counted"

@@ -48,6 +48,14 @@ def test_json_alone_can_be_piped(capsys: pytest.CaptureFixture[str]) -> None:
         (["--num-blocks", "0"], "num_blocks = 0: must be from 1 to 16777216"),
         (["--max-num-seqs", "1M"], "max_num_seqs = 1048576: must be from 1 to 65536"),
         (["--n", "0"], "n = 0: must be from 1 to 65536"),
+        (["--n", "2"], "n = 2: must be left out with sharegpt: only parallel has a use for it"),
+        (["--workload", "beam", "--n", "3"], "n = 3: must be left out with beam: only parallel has a use for it"),
+        (
+            ["--workload", "parallel", "--beam-width", "4"],
+            "beam_width = 4: must be left out with parallel: only beam has a use for it",
+        ),
+        (["--cv", "4"], "cv = 4.0: must be left out without --arrivals bursty"),
+        (["--arrivals", "poisson", "--cv", "2"], "cv = 2.0: must be left out without --arrivals bursty"),
         (
             ["--rate", "1e5", "--duration", "1e7"],
             "requests = 1000000000000: must be at most 250000 in a run: lower",
@@ -81,6 +89,24 @@ def test_what_is_wrong_is_named(flags: list[str], named: str, capsys: pytest.Cap
     rate = [] if "--rate" in flags else ["--rate", "1"]
     assert main([*SHORT, *rate, *flags]) == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("least", "most"),
+    [
+        (["--workload", "parallel", "--n", "1"], ["--workload", "parallel", "--n", "4"]),
+        (["--workload", "beam", "--beam-width", "2"], ["--workload", "beam", "--beam-width", "6"]),
+        (["--arrivals", "bursty", "--cv", "1"], ["--arrivals", "bursty", "--cv", "5"]),
+    ],
+)
+def test_settings_of_few_workloads_are_used(
+    least: list[str], most: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = []
+    for flags in (least, most):
+        assert main([*SHORT, "--rate", "2", *flags, "--json", "-"]) == 0
+        rows += json.loads(capsys.readouterr().out)
+    assert rows[0]["mean_running"] != rows[1]["mean_running"]
 
 
 def test_a_trace_is_not_repeated_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,12 +202,12 @@ def test_alternatives_that_are_no_better_cost_one_trial() -> None:
 def test_jobs_are_handed_to_whoever_runs_them() -> None:
     sizes = []
 
-    def run_all(jobs: Any) -> Any:
-        sizes.append(len(jobs))
-        return run_here(jobs)
+    def run_all(what: str, jobs: Any) -> Any:
+        sizes.append((what, len(jobs)))
+        return run_here(what, jobs)
 
     found = plan(devices(1, 2), budgets(16, 64), run_all=run_all)
-    assert sizes == [2, 2, 1]
+    assert sizes == [("num_devices", 2), ("max_num_batched_tokens", 2), ("sustained rate", 1)]
     assert found.num_steps > 0
 
 
