@@ -13,16 +13,16 @@ std::vector<std::string> supported_paths() {
 #ifdef OCTAVO_X86
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16"))
-        paths.push_back("avx512");
-    if (avx2) paths.push_back("avx2");
 #ifdef OCTAVO_EMULATED_AVX512
-    // Never the best. A build that emulates has no real avx512 path, on any machine.
-    if (!paths.empty() && paths.front() == "avx512") paths.erase(paths.begin());
-    if (avx2) paths.push_back("avx512");
+    // First, so that all that takes the best path is tested as on a machine with AVX512.
+    const bool avx512 = avx2;
+#else
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 #endif
+    if (avx512) paths.push_back("avx512");
+    if (avx2) paths.push_back("avx2");
 #endif
     paths.push_back("portable");
     return paths;
