@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,16 @@ def worst_logits(
 
 def prompt_logits(model: Path, prompt: Sequence[int], **settings: Any) -> Any:
     """Logits at the kept positions of a prompt."""
-    executor = _executor(model, len(prompt), max_num_batched_tokens=512, **settings)
-    try:
+    with opened(model, len(prompt), **settings) as executor:
         return _teacher_forced(executor, prompt, 512)
+
+
+@contextmanager
+def opened(model: Path, longest: int = 256, **settings: Any) -> Iterator[LocalExecutor]:
+    """An executor that computes in float32, for one sequence of at most `longest` tokens."""
+    executor = _executor(model, longest, max_num_batched_tokens=512, **settings)
+    try:
+        yield executor
     finally:
         executor.close()
 
@@ -126,8 +134,23 @@ def _executor(model: Path | str, longest: int, **settings: Any) -> LocalExecutor
     return LocalExecutor.load(config, find(config.model))
 
 
-def _teacher_forced(executor: LocalExecutor, tokens: Sequence[int], chunk: int) -> Any:
-    """Logits at the kept positions, computed in chunks on row 0."""
+def greedy(executor: LocalExecutor, prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """The tokens that follow the prompt, by computing everything anew for each."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(all_logits(executor, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def all_logits(executor: LocalExecutor, tokens: Sequence[int]) -> Any:
+    """Teacher-forced logits at every position."""
+    return _teacher_forced(executor, tokens, 512, range(len(tokens)))
+
+
+def _teacher_forced(
+    executor: LocalExecutor, tokens: Sequence[int], chunk: int, positions: Sequence[int] | None = None
+) -> Any:
+    """Logits at the kept positions, or others, computed in chunks on row 0."""
     runner = executor._runner
     columns = -(-len(tokens) // executor.kv_spec.block_size)
     assert columns < executor.num_blocks
@@ -135,7 +158,7 @@ def _teacher_forced(executor: LocalExecutor, tokens: Sequence[int], chunk: int) 
         # The same blocks for every group would overwrite each other: each takes every num_groups-th.
         own = 1 + group + executor.kv_spec.num_groups * np.arange(columns)
         runner._kv.block_tables[group, 0, :columns] = own
-    wanted = np.array(cases.kept_positions(len(tokens)))
+    wanted = np.array(cases.kept_positions(len(tokens)) if positions is None else positions)
     found = []
     for begin in range(0, len(tokens), chunk):
         end = min(begin + chunk, len(tokens))
@@ -150,3 +173,23 @@ def _teacher_forced(executor: LocalExecutor, tokens: Sequence[int], chunk: int) 
         )
         found.append(np.array(runner._program.run(batch)))
     return np.concatenate(found)
+
+
+def same_weights(found: Any, wanted: Any, at: str) -> None:
+    """Assert that two trees of a decoder's weights are equal, number by number.
+
+    Args:
+        at: What to call them where they are not.
+    """
+    assert type(found) is type(wanted), at
+    if isinstance(wanted, list):
+        assert len(found) == len(wanted), at
+        for i, part in enumerate(wanted):
+            same_weights(found[i], part, f"{at}[{i}]")
+    elif isinstance(wanted, msgspec.Struct):
+        for field in wanted.__struct_fields__:
+            same_weights(getattr(found, field), getattr(wanted, field), f"{at}.{field}")
+    elif isinstance(wanted, np.ndarray):
+        np.testing.assert_array_equal(found, wanted, at)
+    else:
+        assert found == wanted, at

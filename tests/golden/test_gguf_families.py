@@ -8,9 +8,9 @@ from typing import Any
 
 import gguf
 import msgspec
-import numpy as np
 import pytest
 
+from golden import compare
 from golden.gguf_cases import GGUF_MODELS, PAIRS
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
@@ -47,21 +47,6 @@ def same_numbers(found: Any, wanted: Any, at: str) -> None:
         assert found == wanted, at
 
 
-def same_weights(found: Any, wanted: Any, at: str) -> None:
-    assert type(found) is type(wanted), at
-    if isinstance(wanted, list):
-        assert len(found) == len(wanted), at
-        for i, part in enumerate(wanted):
-            same_weights(found[i], part, f"{at}[{i}]")
-    elif isinstance(wanted, msgspec.Struct):
-        for field in wanted.__struct_fields__:
-            same_weights(getattr(found, field), getattr(wanted, field), f"{at}.{field}")
-    elif isinstance(wanted, np.ndarray):
-        np.testing.assert_array_equal(found, wanted, at)
-    else:
-        assert found == wanted, at
-
-
 @pytest.mark.parametrize(("arch", "name"), PAIRS)
 def test_the_same_decoder(tmp_path: Path, arch: str, name: str) -> None:
     model = GGUF_MODELS[arch][name]
@@ -70,7 +55,7 @@ def test_the_same_decoder(tmp_path: Path, arch: str, name: str) -> None:
     (wanted, its_weights), (found, weights) = read(folder, model.context), read(file, model.context)
     plain = [msgspec.to_builtins(msgspec.structs.replace(spec, naming=wanted.naming)) for spec in (found, wanted)]
     same_numbers(*plain, at=name)
-    same_weights(weights, its_weights, at=name)
+    compare.same_weights(weights, its_weights, at=name)
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])

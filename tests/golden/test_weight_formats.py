@@ -17,7 +17,7 @@ from octavo.models.loader import load, weight_size
 from octavo.weights.huggingface import HFCheckpoint
 from support import quantized
 from support.core_runs import run
-from support.quantized import CASES, Stored, Tensors
+from support.quantized import CASES, Tensors
 from support.tiny_models import TinyLlama, tensors
 
 MODEL = TinyLlama(hidden_size=128, intermediate_size=256, head_dim=32, vocab_size=96)
@@ -25,12 +25,6 @@ PROMPTS = [list(np.random.default_rng(seed).integers(3, 96, 5 + 7 * seed)) for s
 QUANTISED_TOLERANCE = 0.08
 """Root of the mean square of the logits' differences, relative to that of the logits, where activations are rounded to
 8 bits. A matrix in disorder gives 1."""
-
-
-def as_usual(stored: Stored) -> Stored:
-    """Of about the size that `support.tiny_models` gives a matrix, so that layers neither vanish nor drown others."""
-    usual = 1.6 / np.sqrt(stored.values.shape[1])
-    return quantized.rescaled(stored, round(np.log2(usual / stored.values.std())))
 
 
 def written(root: Path, name: str) -> tuple[Path, Path]:
@@ -42,7 +36,7 @@ def written(root: Path, name: str) -> tuple[Path, Path]:
         if "_proj.weight" not in tensor:
             stored[tensor] = plain[tensor] = ("F32", values)
             continue
-        made = as_usual(CASES[name].write(rng, *values.shape))
+        made = quantized.as_usual(CASES[name].write(rng, *values.shape))
         stored |= {f"{tensor.removesuffix('.weight')}.{ending}": each for ending, each in made.tensors.items()}
         plain[tensor] = ("F32", made.values)
     return folder(root / "stored", stored, CASES[name].config), folder(root / "plain", plain, None)

@@ -7,7 +7,7 @@ converter. Nothing here asks Octavo what a GGUF file looks like.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,13 @@ Change = Callable[[Tensors, dict[str, Any]], Tensors]
 _EXPERT = re.compile(r"(model\.layers\.(\d+)\..*experts)\.(\d+)\.(\w+)\.weight")
 
 
-def write_gguf(path: Path, model: TinyFamily, arch: str) -> Path:
-    """Write `model` as float32 under the architecture's name."""
+def write_gguf(path: Path, model: TinyFamily, arch: str, weights: Mapping[str, Any] | None = None) -> Path:
+    """Write `model` under the architecture's name.
+
+    Args:
+        weights: By Hugging Face's names; None for the model's own, float32. An array of blocks (`in_blocks`) is written
+            as it is.
+    """
     config = _in_llamas_words(model.config())
     writer = gguf.GGUFWriter(path, arch)
     _add_sizes(writer, config, arch)
@@ -37,13 +42,22 @@ def write_gguf(path: Path, model: TinyFamily, arch: str) -> Path:
     writer.add_tokenizer_model("gpt2")
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
-    for name, values in _stored(tensors(model), config, arch).items():
-        writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
+    for name, values in _stored(dict(weights or tensors(model)), config, arch).items():
+        if values.dtype.names is None:
+            writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
+        else:
+            kind = gguf.GGMLQuantizationType[values.dtype.names[0]]
+            writer.add_tensor(name, np.ascontiguousarray(values).view(np.uint8), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def in_blocks(data: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[Any]:
+    """Rows of bytes `[N, bytes]` of a ggml type as rows of its blocks, so that rows can be moved and stacked."""
+    return data.view(np.dtype([(kind, f"V{gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]}")]))
 
 
 def _in_llamas_words(config: dict[str, Any]) -> dict[str, Any]:
@@ -190,8 +204,9 @@ def _one_added(weights: Tensors, config: dict[str, Any]) -> Tensors:
 
 
 def _transposed(weights: Tensors, config: dict[str, Any]) -> Tensors:
+    """Blocks run along the rows of the file already."""
     inside = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-    return {name: values.T if name.endswith(inside) else values for name, values in weights.items()}
+    return {n: v.T if n.endswith(inside) and v.dtype.names is None else v for n, v in weights.items()}
 
 
 def _all_queries_first(weights: Tensors, config: dict[str, Any]) -> Tensors:

@@ -340,6 +340,9 @@ CASES: dict[str, Case] = {
     ),
     "fp8 blocks": _case(None, "fp8 e4m3, blocks 128x128", _fp8(**_BLOCKS), fp8),
     "fp8 blocks bf16": _case(None, "fp8 e4m3, blocks 128x128", _fp8(**_BLOCKS), fp8, scale="BF16"),
+    "fp8 small blocks": _case(
+        None, "fp8 e4m3, blocks 48x32", _fp8(weight_block_size=[48, 32]), fp8, block=(48, 32), scale="BF16"
+    ),
     "fp8 one": _case(None, "fp8 e4m3, one scale", _fp8(), fp8, block="one", name="weight_scale"),
     "fp8 scalar": _case(None, "fp8 e4m3, one scale", _fp8(), fp8, block="scalar", name="weight_scale_inv"),
     "fp8 rows": _case(None, "fp8 e4m3, a scale for each row", _fp8(), fp8, block="row", name="weight_scale"),
@@ -474,3 +477,9 @@ def rescaled(stored: Stored, exponent: int) -> Stored:
         else:
             tensors[ending] = (dtype, np.ldexp(values, exponent).astype(values.dtype))
     return Stored(tensors, np.ldexp(stored.values, exponent))
+
+
+def as_usual(stored: Stored) -> Stored:
+    """Of about the size that `support.tiny_models` gives a matrix, so that layers neither vanish nor drown others."""
+    usual = 1.6 / np.sqrt(stored.values.shape[1])
+    return rescaled(stored, round(np.log2(usual / stored.values.std())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -56,19 +56,22 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         return dict(zip(self.names, stored, strict=True))
 
 
-def layout(spec: DecoderSpec, root: str | None = None) -> DecoderWeights:
+def layout(spec: DecoderSpec, root: str | None = None, turned: Collection[str] = ()) -> DecoderWeights:
     """The decoder's weights, each a Stack.
 
     Args:
         root: Of the checkpoint's names; None for the first of the naming's.
+        turned: Names of matrices that are stored as [out, in] though the naming says `transposed`.
     """
-    return _Layout(spec, spec.naming.roots[0] if root is None else root).decoder()
+    return _Layout(spec, spec.naming.roots[0] if root is None else root, turned).decoder()
 
 
-def expected_shapes(spec: DecoderSpec, root: str | None = None) -> dict[str, tuple[int, ...]]:
-    """Every tensor that the decoder needs, by its name in the checkpoint."""
+def expected_shapes(
+    spec: DecoderSpec, root: str | None = None, turned: Collection[str] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Every tensor that the decoder needs, by its name in the checkpoint. Arguments as those of `layout`."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for stack in _stacks(layout(spec, root)):
+    for stack in _stacks(layout(spec, root, turned)):
         shapes |= stack.stored
     return shapes
 
@@ -85,8 +88,9 @@ def _stacks(node: Any) -> Iterator[Stack]:
 
 
 class _Layout:
-    def __init__(self, spec: DecoderSpec, root: str) -> None:
+    def __init__(self, spec: DecoderSpec, root: str, turned: Collection[str]) -> None:
         self._spec = spec
+        self._turned = turned
         self._naming = spec.naming
         self._root = root
 
@@ -178,15 +182,19 @@ class _Layout:
     def _linear(
         self, modules: list[str], rows: list[int], columns: int, *, bias: bool, order: RowOrder | None = None
     ) -> LinearWeights:
+        names = _of(modules, "weight")
         weight = Stack(
-            names=_of(modules, "weight"),
+            names=names,
             rows=tuple(rows),
             columns=columns,
-            transposed=self._naming.transposed,
+            transposed=self._naming.transposed and not self._turned_all(names),
             order=order,
         )
         added = Stack(names=_of(modules, "bias"), rows=tuple(rows), order=order) if bias else None
         return LinearWeights(weight, added)
+
+    def _turned_all(self, names: Iterable[str]) -> bool:
+        return all(name in self._turned for name in names)
 
     def _matrix(self, modules: list[str], rows: list[int], columns: int) -> Stack:
         return Stack(names=_of([self._root + name for name in modules], "weight"), rows=tuple(rows), columns=columns)

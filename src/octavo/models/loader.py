@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -49,7 +50,7 @@ class WeightSize(msgspec.Struct, frozen=True, kw_only=True):
 def weight_size(
     checkpoint: Checkpoint, spec: DecoderSpec, backend: Backend, dtype: str, quantization: str = "none"
 ) -> WeightSize:
-    """`num_bytes` and `formats` of what `load` makes, from names, shapes and formats alone. No tensor is read.
+    """`num_bytes` and `formats` of what `load` makes, from names, shapes and formats alone. No matrix is read.
 
     Raises:
         ModelFileError, UnsupportedModelError: As `load`, but for what only a tensor's values tell.
@@ -82,8 +83,9 @@ class _Reader:
         if checkpoint.naming is not None:
             spec = msgspec.structs.replace(spec, naming=checkpoint.naming)
         root = spec.naming.root_in(checkpoint.names())
-        self.layout = layout(spec, root)
-        num_left_out = _check(checkpoint, spec.naming, expected_shapes(spec, root))
+        turned = {name for name in checkpoint.names() if checkpoint.info(name).quantized}
+        self.layout = layout(spec, root, turned)
+        num_left_out = _check(checkpoint, spec.naming, expected_shapes(spec, root, turned))
         self.unused = (*_of_other_models(num_left_out), *checkpoint.notes)
 
     def filled(self, node: Any) -> Any:
@@ -149,17 +151,33 @@ def _check(checkpoint: Checkpoint, naming: Naming, shapes: dict[str, tuple[int, 
         How many tensors belong to other models in the checkpoint.
     """
     num_left_out = 0
+    biases = []
     for name in checkpoint.names():
         # A tied head is the embedding once more.
         known = name in shapes or name == f"{naming.head}.weight"
         if not known and name.startswith(naming.left_out):
             num_left_out += 1
+        elif not known and _is_quantized_bias(checkpoint, name, shapes):
+            biases.append(name)
         elif not known and not name.endswith(naming.unused):
-            raise UnsupportedModelError(
-                f"{checkpoint.path.name}: tensor {name[:100]!r} has no place in the decoder that the config describes"
-            )
+            raise _stranger(checkpoint, name)
     for name, shape in shapes.items():
         found = checkpoint.info(name).shape
         if found != shape:
             raise ModelFileError(checkpoint.path.name, f"tensor {name!r}", f"has shape {found}; must be {shape}")
+    for name in biases:  # AutoGPTQ wrote one for every matrix: zeros, where the model has none
+        if checkpoint.read(name, "float32").any():
+            raise _stranger(checkpoint, name)
     return num_left_out
+
+
+def _is_quantized_bias(checkpoint: Checkpoint, name: str, shapes: Container[str]) -> bool:
+    """Whether a tensor is the bias of a quantised matrix of the decoder."""
+    weight = f"{name.removesuffix('.bias')}.weight"
+    return name.endswith(".bias") and weight in shapes and checkpoint.info(weight).quantized
+
+
+def _stranger(checkpoint: Checkpoint, name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{checkpoint.path.name}: tensor {name[:100]!r} has no place in the decoder that the config describes"
+    )

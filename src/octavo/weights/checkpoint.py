@@ -22,6 +22,8 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
     shape: tuple[int, ...]
     dtype: str
+    quantized: bool = False
+    """A matrix that a tool has quantised: [out, in], whatever order the family has its own matrices in."""
 
 
 class AddedToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class HFCheckpoint:
     def info(self, name: str) -> TensorInfo:
         matrix = self._quantized.matrices.get(name)
         if matrix is not None:
-            return TensorInfo(matrix.shape, matrix.kind)
+            return TensorInfo(matrix.shape, matrix.kind, quantized=True)
         tensor = self._shards.tensor(name)
         return TensorInfo(tensor.shape, tensor.dtype.lower())
 

@@ -11,11 +11,12 @@ from safetensors.numpy import load_file, save_file
 from golden.family_cases import MODELS
 from octavo.backends.bfloat16 import to_bits, to_float32
 from octavo.backends.reference import ReferenceBackend
-from octavo.errors import ModelFileError
+from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.models.families import decoder_spec
 from octavo.models.layout import expected_shapes
 from octavo.models.loader import load, weight_size
 from octavo.weights.huggingface import HFCheckpoint
+from support.quantized import CASES
 from support.tiny_models import TinyLlama, tensors, write_tiny_llama
 
 MODEL = TinyLlama(bias=True, tied=False)
@@ -115,3 +116,23 @@ def test_tensors_of_other_models_are_told_of(tmp_path: Path) -> None:
     assert found == weight_size(checkpoint, spec, backend, "float32").unused
     assert len(found) == 1 and found[0].startswith("3 tensors of what is not text")
     checkpoint.close()
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 0.25, float("nan")])
+def test_a_bias_of_zeros_beside_a_quantised_matrix_is_left_out(tmp_path: Path, value: float) -> None:
+    """AutoGPTQ wrote a bias for every module; one of a module that has none is zeros, or the model is another."""
+    folder = write_tiny_llama(tmp_path, TinyLlama(intermediate_size=64))
+    down = "model.layers.1.mlp.down_proj"
+    held = load_file(folder / "model.safetensors")
+    rows, columns = held.pop(f"{down}.weight").shape
+    made = CASES["gptq g32"].write(np.random.default_rng(0), rows, columns)
+    packed = {f"{down}.{ending}": values for ending, (_, values) in made.tensors.items()}
+    save_file(held | packed | {f"{down}.bias": np.full(rows, value, np.float16)}, folder / "model.safetensors")
+    change_config(folder, quantization_config=CASES["gptq g32"].config)
+    if value == 0:
+        layer = loaded(folder).layers[1]
+        assert layer.mlp.down.bias is None
+        assert np.array_equal(layer.mlp.down.weight, made.values)
+    else:
+        with pytest.raises(UnsupportedModelError, match=r"down_proj\.bias' has no place"):
+            loaded(folder)
