@@ -1,4 +1,4 @@
-"""Write the tables of families and formats in docs/models.md, from what is measured now (some ten minutes).
+"""Write the tables of families and formats in docs/models.md, from what is measured now (five to fifteen minutes).
 
 python tests/golden/make_formats_page.py
 """
@@ -15,14 +15,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden import cases, compare
 from golden.format_cases import BLOCKS, FLOATS, PACKED, ROWS, Found, absent, measure, write
-from golden.make_models_page import PAGE
+from golden.make_models_page import PAGE, UNVERIFIED, VERIFIED
 from support.core_runs import run
 from support.quantized import CASES
 from support.tiny_models import TinyLlama, write_tiny_llama
 
 BEGIN, END = "<!-- formats: begin -->", "<!-- formats: end -->"
 REAL_BEGIN, REAL_END = "<!-- real weights: begin -->", "<!-- real weights: end -->"
-UNVERIFIED = "unverified on real weights"
 PLAIN_BLOCKS = ("F32", "F16", "BF16")
 KEPT_BLOCKS = tuple(column for column in BLOCKS if column not in PLAIN_BLOCKS)
 
@@ -37,7 +36,7 @@ def float32_cell(row: str) -> str:
     model, expected = (cases.TINY | cases.FAMILIES)[name], compare.load(name)
     prompts = cases.tiny_prompts(model)
     num_tokens = cases.TINY_TOKENS if isinstance(model, TinyLlama) else cases.FAMILY_TOKENS
-    settings: dict[str, Any] = {"backend": "reference", "max_model_len": 128}
+    settings: dict[str, Any] = {"backend": "reference"}
     with tempfile.TemporaryDirectory() as root:
         folder = write_tiny_llama(Path(root), model)
         error = compare.worst_logits(folder, prompts, expected, **settings)
@@ -67,14 +66,14 @@ def real_weights(page: str) -> dict[str, list[str]]:
     """The formats in the page's table of real weights, by class."""
     by_class: dict[str, list[str]] = {}
     for line in page.partition(REAL_BEGIN)[2].partition(REAL_END)[0].splitlines()[3:]:
-        _, name, architecture, stored, _, _, greedy, *_ = (part.strip() for part in line.split("|"))
+        _, _, architecture, stored, _, _, greedy, *_ = (part.strip() for part in line.split("|"))
         if greedy.startswith("equal"):
-            by_class.setdefault(architecture, []).append(f"{stored}: {name}")
+            by_class.setdefault(architecture, []).append(stored)
     return by_class
 
 
-def verified(formats: list[str] | None) -> str:
-    return "; ".join(formats) if formats else UNVERIFIED
+def verified(row: str, formats: list[str]) -> str:
+    return f"verified: {', '.join(dict.fromkeys(formats))}" if formats else VERIFIED.get(row, UNVERIFIED)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -96,16 +95,20 @@ def tables(page: str) -> str:
     first = table(
         ["family", "class", "float32", *FLOATS, *(f"GGUF {c}" for c in PLAIN_BLOCKS), "real weights"],
         [
-            [f"`{row}`", name, float32_cell(row), *cells(row, (*FLOATS, *PLAIN_BLOCKS)), verified(real.get(name))]
+            [
+                f"`{row}`",
+                name,
+                float32_cell(row),
+                *cells(row, (*FLOATS, *PLAIN_BLOCKS)),
+                verified(row, real.get(name, [])),
+            ]
             for row, name in classes.items()
         ],
     )
     kinds = {c: c if len(set(BLOCKS[c])) == 1 else f"{c} ({', '.join(BLOCKS[c])})" for c in KEPT_BLOCKS}
     second = table(["family", *kinds.values()], [[f"`{row}`", *cells(row, KEPT_BLOCKS)] for row in ROWS])
-    third = table(
-        ["family", *(f"{c} ({CASES[case].kind})" for c, case in PACKED.items())],
-        [[f"`{row}`", *cells(row, PACKED)] for row in ROWS],
-    )
+    third = table(["family", *PACKED], [[f"`{row}`", *cells(row, PACKED)] for row in ROWS])
+    third += "\n\n" + "; ".join(f"{column}: {CASES[case].kind}" for column, case in PACKED.items()) + "."
     measured = [each for each in seen.values() if each is not None]
     exact = sum(each.exact == 0 and each.same_weights for each in measured)
     summary = (
