@@ -117,7 +117,7 @@ def tables(page: str) -> str:
     notes = "\n".join(f"* [{number}] {why}." for why, number in reasons.items())
     parts = {"Floats": first, "Quantised GGUF": second, "Quantised safetensors": third}
     body = "\n\n".join(f"### {title}\n\n{each}" for title, each in parts.items())
-    return f"{summary}\n\n{body}\n\nEmpty cells:\n\n{notes}"
+    return f"{summary}\n\n{body}\n\nCells without figures:\n\n{notes}"
 
 
 def main() -> None:

@@ -10,11 +10,15 @@ import msgspec
 import pytest
 
 from golden.format_cases import BLOCKS, FLOATS, PACKED, ROWS, Found, columns, measure, write
+from octavo.backends.cpu import CpuBackend
 from octavo.backends.protocol import Float32Array, GroupedWeight, WeightPart
+from octavo.models.families import decoder_spec
 from octavo.models.layout import RowOrder
+from octavo.models.loader import load, weight_size
 from octavo.models.matrices import MatrixReader
 from octavo.weights.gguf_architectures import ARCHITECTURES
 from octavo.weights.shards import Shards
+from octavo.weights.sources import open_checkpoint, resolve
 
 SERVED_TOLERANCE = 0.15
 """Median error of a position's logits where activations are rounded to 8 bits. A matrix in disorder gives about 1."""
@@ -71,6 +75,20 @@ def test_some_families_in_some_formats(tmp_path: Path, row: str, column: str) ->
 @pytest.mark.parametrize(("row", "column"), REST)
 def test_every_family_in_every_format(tmp_path: Path, row: str, column: str) -> None:
     check(measure(*write(tmp_path / "model", row, column)))
+
+
+SIZED = ("gpt2", "GPTQ"), ("gpt-neox", "AWQ"), ("mixtral", "int8"), ("qwen2-moe", "IQ4_NL"), ("phi3", "FP8 rows")
+
+
+@pytest.mark.parametrize(("row", "column"), SIZED)
+@pytest.mark.parametrize("quantization", ["auto", "none", "int8"])
+def test_sizes_are_known_beforehand(tmp_path: Path, row: str, column: str, quantization: str) -> None:
+    checkpoint = open_checkpoint(resolve(str(write(tmp_path / "model", row, column)[0])))
+    spec, backend = decoder_spec(checkpoint.config), CpuBackend("bfloat16", num_threads=1)
+    size = weight_size(checkpoint, spec, backend, "bfloat16", quantization)
+    weights = load(checkpoint, spec, backend, "bfloat16", quantization)
+    assert (weights.num_bytes, weights.formats) == (size.num_bytes, size.formats)
+    checkpoint.close()
 
 
 def test_the_quick_ones_leave_out_no_family_and_no_format() -> None:
