@@ -1,4 +1,4 @@
-// Direct calls of the kernels on rows, for the tests and benchmarks. The engine goes through program.cpp.
+// Direct calls of the kernels on rows, for the tests and benchmarks. The engine goes through replay.cpp.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,8 +15,8 @@
 #include "activation_names.h"
 #include "bindings.h"
 #include "kernels.h"
+#include "matrix.h"
 #include "memory.h"
-#include "program.h"
 
 namespace nb = nanobind;
 

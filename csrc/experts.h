@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "program.h"
+#include "kv_ahead.h"
+#include "matrix.h"
 
 namespace octavo {
 

@@ -1,4 +1,4 @@
-// Direct calls of single kernels, for the tests and benchmarks. The engine goes through program.cpp.
+// Direct calls of single kernels, for the tests and benchmarks. The engine goes through replay.cpp.
 #include <sys/mman.h>
 
 #include <algorithm>

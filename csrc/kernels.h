@@ -1,6 +1,6 @@
 // The table of kernels: one per instruction set, chosen once at run time.
 //
-// Arguments are plain structs, declared here, so that the callers (program.cpp, sample.cpp) never include an
+// Arguments are plain structs, declared here, so that the callers (replay.cpp, sample.cpp) never include an
 // instruction set's headers. Work is cut into *tiles* that threads take (parallel.h), and no sum is ever split
 // over tiles, so results do not depend on the number of threads.
 #pragma once

@@ -11,48 +11,10 @@
 
 #include "kernels.h"
 #include "kv_memory.h"
+#include "matrix.h"
 #include "memory.h"
 
 namespace octavo {
-
-// A weight [n, k] in the panels of one instruction set.
-class Matrix {
-  public:
-    Matrix(const Kernels& kernels, Arena& arena, int64_t n, int64_t k, const WeightFormat& format);
-
-    // Puts `rows` [num_rows, k] (float32, bfloat16 bits, or codes) at row `first_row`. Group formats have a scale, and
-    // if the format says so a minimum, for each group of each row.
-    void pack(const void* rows, const float* scales, const float* minimums, int64_t first_row, int64_t num_rows,
-              ThreadPool& pool);
-
-    // Whether both halves of its rows begin at panels, as linear_gated wants it.
-    bool has_halves() const { return n % (2 * int64_t{kernels->panel_columns(format)}) == 0; }
-
-    const Kernels* kernels;
-    int64_t n;
-    int64_t k;
-    WeightFormat format;
-    size_t bytes;
-    Arena::Piece memory;
-};
-
-// A weight whose rows are kept in one matrix or several, one below the other.
-using Pieces = std::vector<const Matrix*>;
-
-class Experts;  // experts.h
-
-// What lets a greedy step compute only what could be the largest product with a head: kernels/screen.h.
-class Screen {
-  public:
-    Screen(const Matrix& head, Arena& arena, ThreadPool& pool);
-
-    static bool fits(const WeightFormat& format, int64_t k) { return !format.in_groups() && k <= kMaxScreened; }
-    static size_t bytes(const Matrix& head) { return head.kernels->screen_bytes(head.n, head.k); }
-
-    const Matrix* head;
-    Arena::Piece memory;
-    bool usable;  // otherwise all products are computed
-};
 
 // One step's input, checked by Program::run before anything is computed. As backends/protocol.py StepBatch.
 struct StepInput {
