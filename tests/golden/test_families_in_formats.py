@@ -63,7 +63,7 @@ def check(found: Found) -> None:
     assert found.exact == 0
     assert found.served < SERVED_TOLERANCE
     assert found.agreement > 0.7
-    assert found.distinct > 3, "a model that says one thing tells nothing"
+    assert found.distinct > 1, "a model that says one thing tells nothing"
 
 
 @pytest.mark.parametrize(("row", "column"), QUICK)
