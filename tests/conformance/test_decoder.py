@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -78,12 +79,17 @@ def logits(
     return run_steps(program, TOKENS, steps)
 
 
+@cache
+def expected_logits(dtype: str, kv_dtype: str) -> list[oracle.Array]:
+    """For weights in `dtype`; one for each of `TOKENS`."""
+    rounded = {name: oracle.rounded(w, dtype if w.ndim == 2 else "float32") for name, w in WEIGHTS.items()}
+    return [oracle.decoder(SPEC, rounded, tokens.tolist(), kv_dtype) for tokens in TOKENS]
+
+
 @pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
 def test_logits(backend: Any, way: Way, kv_dtype: str) -> None:
     found = logits(backend, together(LENGTHS, 64), kv_dtype=kv_dtype)
-    rounded = {name: oracle.rounded(w, way.dtype if w.ndim == 2 else "float32") for name, w in WEIGHTS.items()}
-    for tokens, rows in zip(TOKENS, found, strict=True):
-        expected = oracle.decoder(SPEC, rounded, tokens.tolist(), kv_dtype)
+    for rows, expected in zip(found, expected_logits(way.dtype, kv_dtype), strict=True):
         if way.dtype == kv_dtype == "float32":
             assert np.abs(rows - expected).max() <= 1e-5 * np.abs(expected).max()
         else:  # what bfloat16 loses of activations and queries, and what that moves across a step of int8

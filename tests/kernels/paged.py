@@ -197,7 +197,8 @@ class PagedSequences:
             for x in (self.keys, self.values)
         )
         q = self.rounded_queries(queries).astype(np.float64)
-        scores = np.einsum("qhd,khd->hqk", q.reshape(-1, num_heads, self.head_dim), keys) * self.head_dim**-0.5
+        q = q.reshape(-1, num_heads, self.head_dim)
+        scores = q.transpose(1, 0, 2) @ keys.transpose(1, 2, 0) * self.head_dim**-0.5
         if soft_cap:
             scores = soft_cap * np.tanh(scores / soft_cap)
         position = np.arange(end - len(queries), end)[:, None]
@@ -208,4 +209,4 @@ class PagedSequences:
         scores[:, hidden] = -np.inf
         weights = self.numerators(scores)
         weights /= weights.sum(axis=-1, keepdims=True)
-        return np.einsum("hqk,khd->qhd", weights, values).reshape(len(queries), -1)
+        return np.asarray((weights @ values.transpose(1, 0, 2)).transpose(1, 0, 2)).reshape(len(queries), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -19,7 +20,11 @@ POOL = _native.ThreadPool(2)
 
 
 def sample(logits: Logits, rows: list[Row], isa: str = PATHS[0]) -> SampleOutput:
-    fields = msgspec.structs.astuple(make_batch(rows))
+    return sample_batch(logits, make_batch(rows), isa)
+
+
+def sample_batch(logits: Logits, batch: SampleBatch, isa: str) -> SampleOutput:
+    fields = msgspec.structs.astuple(batch)
     names = SampleOutput.__struct_fields__
     return SampleOutput(**dict(zip(names, _native.sample(logits, *fields, POOL, isa), strict=True)))
 
@@ -72,13 +77,20 @@ def test_draws_equal_the_twin(isa: str, name: str) -> None:
     assert actual == [expected_token(x, row) for x, row in zip(logits, rows, strict=True)]
 
 
+@cache
+def draws_of(name: str, draws: int) -> SampleBatch:
+    """The same for every path."""
+    return make_batch(
+        [msgspec.structs.replace(ROWS[name], seed=i, sequence_index=i % 3, position=i) for i in range(draws)]
+    )
+
+
 @pytest.mark.parametrize("isa", PATHS)
 @pytest.mark.parametrize("name", ROWS)
 def test_distribution(isa: str, name: str) -> None:
     """Pearson's chi-square over 20,000 draws from one row, seeds fixed; bound at about five sigma."""
     draws, logits = 20_000, random_logits(1, 300, seed=3, spread=2.0)
-    rows = [msgspec.structs.replace(ROWS[name], seed=i, sequence_index=i % 3, position=i) for i in range(draws)]
-    tokens = sample(np.repeat(logits, draws, axis=0), rows, isa).token_ids
+    tokens = sample_batch(np.repeat(logits, draws, axis=0), draws_of(name, draws), isa).token_ids
     expected = kept_probabilities(logits[0], ROWS[name]) * draws
     counts = np.bincount(tokens, minlength=300)
     assert not counts[expected == 0].any()
