@@ -102,7 +102,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
 
     def _as_text(self) -> Grammar:
         if self.json is not None:
-            return self._grammar("json", JSON_SCHEMA, _schema_text(self.json, self._where("json")))
+            return self._grammar("json", JSON_SCHEMA, schema_text(self.json, self._where("json")))
         if self.regex is not None:
             return self._grammar("regex", REGEX, self.regex)
         if self.choice is not None:
@@ -167,7 +167,15 @@ def _json_value(text: str, where: str) -> Any:
         raise RequestError(where, message=f"{where}: is not JSON ({error})") from None
 
 
-def _schema_text(schema: Any, where: str) -> str:
+def schema_text(schema: Any, where: str) -> str:
+    """A JSON schema, or its text, as the text that the compiler reads.
+
+    Args:
+        where: The request's field, for messages.
+
+    Raises:
+        RequestError: If it is none, or holds what is no JSON.
+    """
     if isinstance(schema, str):
         schema = _json_value(schema, where)
     if schema is not True and not isinstance(schema, dict):
@@ -214,4 +222,5 @@ def _tag(tag: Any, triggers: list[str], where: str) -> dict[str, Any]:
         raise RequestError(f"{where}.begin", begin, "a text that begins with one of the triggers")
     if not isinstance(schema, dict) and schema is not True:
         raise RequestError(f"{where}.schema", schema, "a JSON schema: an object, or true for any value")
+    schema_text(schema, f"{where}.schema")
     return {"trigger": trigger, "begin": begin, "schema": schema, "end": end}

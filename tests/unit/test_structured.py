@@ -107,3 +107,8 @@ def test_numbers_that_no_float_holds_are_refused_by_place(number: Any) -> None:
     where = "structured_outputs.json.properties.a.enum[2]"
     assert str(caught.value) == f"{where}: must be a number between -1.8e308 and 1.8e308"
     StructuredOutputsParams(json={"enum": [None, 10**300, "9" * 400]})
+    tag = {"begin": "<a>", "schema": {"maximum": number}, "end": "</a>"}
+    with pytest.raises(RequestError) as caught:
+        StructuredOutputsParams(structural_tag={"triggers": ["<a>"], "structures": [tag]})
+    where = "structured_outputs.structural_tag.structures[0].schema.maximum"
+    assert str(caught.value).startswith(f"{where}: must be a number")

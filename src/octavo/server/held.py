@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.structured import JSON_OPTIONS, JSON_SCHEMA, REGEX, TAGS, StructuredOutputsParams
+from octavo.structured import JSON_OPTIONS, JSON_SCHEMA, REGEX, TAGS, StructuredOutputsParams, schema_text
 
 Rules = Sequence[str]
 
@@ -22,7 +22,7 @@ def rules_of(asked: StructuredOutputsParams) -> Rules | None:
     """The rules of what was asked for; None for a grammar of the caller's own, and for free text with tags."""
     grammar = asked.to_grammar()
     if grammar.kind == JSON_SCHEMA:
-        return [f"answer: {json_value(msgspec.json.decode(grammar.text))}"]
+        return [f"answer: {json_value(msgspec.json.decode(grammar.text), grammar.param)}"]
     if grammar.kind == REGEX:
         return [f"answer: {pattern(grammar.text)}"]
     if asked.choice is not None:
@@ -64,10 +64,10 @@ def after_text(rules: Rules, param: str) -> StructuredOutputsParams:
     )
 
 
-def json_value(schema: Any) -> str:
-    """A value by a JSON schema."""
+def json_value(schema: Any, where: str) -> str:
+    """A value by a JSON schema; see `octavo.structured.schema_text`."""
     held = {**(schema if isinstance(schema, dict) else {}), "x-guidance": JSON_OPTIONS}
-    return "%json " + msgspec.json.encode(held).decode()
+    return "%json " + schema_text(held, where)
 
 
 def text(literal: str) -> str:

@@ -9,7 +9,7 @@ from octavo.engine.parsers.choose import OutputFormat
 from octavo.errors import RequestError
 from octavo.server.held import Rules, after_text, json_value, text
 from octavo.server.tool_use import ToolUse
-from octavo.structured import StructuredOutputsParams
+from octavo.structured import StructuredOutputsParams, schema_text
 
 ControlId = Callable[[str], int | None]
 
@@ -24,7 +24,7 @@ def required_calls(use: ToolUse) -> StructuredOutputsParams:
     definitions: dict[str, Any] = {}
     calls = []
     for i, tool in enumerate(use.tools):
-        definitions[f"tool{i}"] = moved(parameters_of(tool), f"#/$defs/tool{i}")
+        definitions[f"tool{i}"] = moved(parameters_of(use.tools, i), f"#/$defs/tool{i}")
         calls.append(
             {
                 "type": "object",
@@ -44,8 +44,8 @@ def required_calls(use: ToolUse) -> StructuredOutputsParams:
 
 def named_call(use: ToolUse) -> StructuredOutputsParams:
     """The arguments of the one tool."""
-    i, tool = next((i, tool) for i, tool in enumerate(use.tools) if tool["function"]["name"] == use.name)
-    return StructuredOutputsParams(json=parameters_of(tool), param=f"tools[{i}].function.parameters")
+    i = next(i for i, tool in enumerate(use.tools) if tool["function"]["name"] == use.name)
+    return StructuredOutputsParams(json=parameters_of(use.tools, i), param=field_of(i))
 
 
 def is_strict(use: ToolUse) -> bool:
@@ -65,10 +65,10 @@ def strict_calls(use: ToolUse, form: OutputFormat, control_id: ControlId) -> Str
         structures = [
             {
                 "begin": begin % tool["function"]["name"],
-                "schema": parameters_of(tool) if tool["function"].get("strict") else {"type": "object"},
+                "schema": parameters_of(use.tools, i) if tool["function"].get("strict") else {"type": "object"},
                 "end": end,
             }
-            for tool in use.tools
+            for i, tool in enumerate(use.tools)
         ]
         return StructuredOutputsParams(structural_tag={"triggers": [trigger], "structures": structures}, param="tools")
     rules = call_rules(use, form, control_id)
@@ -99,11 +99,14 @@ def call_rules(use: ToolUse, form: OutputFormat, control_id: ControlId) -> Rules
         token_id = control_id(spelling)
         return text(spelling) if token_id is None else f"<[{token_id}]>"
 
+    def arguments(i: int) -> str:
+        return json_value(parameters_of(use.tools, i), field_of(i))
+
     more = f" more{{0,{MAX_CALLS - 1}}}" if use.parallel else ""
     key = "parameters" if form.tool_parser in ("llama3_json", "llama4_json") else "arguments"
     objects = [
-        f"{text(_OBJECT % (tool['function']['name'], key))} {json_value(parameters_of(tool))} {text('}')}"
-        for tool in use.tools
+        f"{text(_OBJECT % (tool['function']['name'], key))} {arguments(i)} {text('}')}"
+        for i, tool in enumerate(use.tools)
     ]
     calls = [f"call: {' | '.join(f'call{i}' for i in range(len(objects)))}"]
     calls += [f"call{i}: {line}" for i, line in enumerate(objects)]
@@ -118,7 +121,7 @@ def call_rules(use: ToolUse, form: OutputFormat, control_id: ControlId) -> Rules
             return [f"answer: {listed}", "more: /, ?/ call", *calls]
         case "mistral" if control_id("[ARGS]") is not None:
             named = [
-                f"call{i}: {text(tool['function']['name'])} {mark('[ARGS]')} {json_value(parameters_of(tool))}"
+                f"call{i}: {text(tool['function']['name'])} {mark('[ARGS]')} {arguments(i)}"
                 for i, tool in enumerate(use.tools)
             ]
             begin = mark("[TOOL_CALLS]")
@@ -132,11 +135,21 @@ def call_rules(use: ToolUse, form: OutputFormat, control_id: ControlId) -> Rules
 _OBJECT = '{"name": "%s", "%s": '
 
 
-def parameters_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a tool's arguments."""
-    parameters = tool["function"].get("parameters")
+def field_of(i: int) -> str:
+    """Where the request has the schema of a tool's arguments."""
+    return f"tools[{i}].function.parameters"
+
+
+def parameters_of(tools: list[dict[str, Any]], i: int) -> dict[str, Any]:
+    """The schema of a tool's arguments, checked where the request has it: what it becomes a part of has other places.
+
+    Raises:
+        RequestError: If it holds what is no JSON.
+    """
+    parameters = tools[i]["function"].get("parameters")
     if parameters is None:
         return _NO_ARGUMENTS
+    schema_text(parameters, field_of(i))
     return parameters if "type" in parameters or "$ref" in parameters else {**parameters, "type": "object"}
 
 

@@ -15,7 +15,9 @@ import msgspec
 
 from octavo.errors import RequestError
 from octavo.structured import JSON_OPTIONS, JSON_SCHEMA, REGEX, TAGS, Grammar, Vocabulary
-from octavo.worker.grammar_errors import MAX_MESSAGE_CHARS, explanation, overlooked
+from octavo.worker.grammar_errors import refusal
+from octavo.worker.grammar_multiples import check_multiples
+from octavo.worker.schema_errors import MAX_MESSAGE_CHARS
 
 if TYPE_CHECKING:
     import llguidance
@@ -127,6 +129,7 @@ class GrammarStore:
         import llguidance
 
         tokenizer = self._tokenizer_for(grammar.param)
+        check_multiples(grammar)
         limits = llguidance.LLParserLimits(
             initial_lexer_fuel=1_000_000,
             step_lexer_fuel=200_000,
@@ -139,9 +142,7 @@ class GrammarStore:
         if not matcher.is_error():
             matcher.compute_bitmask()  # tells whether anything matches, and how hard that is
         if matcher.is_error():
-            raise RequestError(grammar.param, message=explanation(grammar, matcher))
-        if (why := overlooked(grammar)) is not None:
-            raise RequestError(grammar.param, message=why)
+            raise refusal(grammar, matcher)
         return matcher
 
     def _tokenizer_for(self, param: str) -> llguidance.LLTokenizer:

@@ -187,3 +187,27 @@ def test_only_references_into_the_schema_itself_move() -> None:
         "a": [{"$ref": "#/$defs/t/x"}, {"$ref": "https://example.com#"}],
         "properties": {"$ref": {"$ref": "#/$defs/t"}},
     }
+
+
+@pytest.mark.parametrize("number", [10**400, float("inf")])
+def test_numbers_that_no_float_holds_are_refused_where_the_request_has_them(number: Any) -> None:
+    """Whatever the schema becomes a part of: a list of calls, one call, tags, or rules with the model's marks."""
+    tools = [tool("f", {"type": "object"}), tool("g", {"properties": {"a": {"maximum": number}}}, strict=True)]
+    hermes, mistral = OutputFormat(tool_parser="hermes"), OutputFormat(tool_parser="mistral")
+
+    def control_id(spelling: str) -> int:
+        return 5
+
+    for make in (
+        lambda: required_calls(ToolUse(tools=tools, choice="required")),
+        lambda: named_call(ToolUse(tools=tools, choice="named", name="g")),
+        lambda: strict_calls(ToolUse(tools=tools), hermes, no_control),
+        lambda: strict_calls(ToolUse(tools=tools), hermes, control_id),
+        lambda: call_rules(ToolUse(tools=tools), hermes, control_id),
+        lambda: call_rules(ToolUse(tools=tools), mistral, control_id),
+    ):
+        with pytest.raises(RequestError) as caught:
+            make()
+        where = "tools[1].function.parameters"
+        assert str(caught.value) == f"{where}.properties.a.maximum: must be a number between -1.8e308 and 1.8e308"
+        assert caught.value.param == where
