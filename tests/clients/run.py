@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -21,27 +22,30 @@ sys.path.insert(0, str(HERE.parent))
 
 from support.server_process import TINY_MODEL, TINY_TEMPLATE, ServerProcess  # noqa: E402
 
-CLIENTS: dict[str, tuple[str, ...]] = {
+EXTRAS = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+TORCH = tuple(EXTRAS["torch"])
+"""Installed before those that need some torch: of themselves they would take the newest, with gigabytes for GPUs."""
+CLIENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "bench_shape": (),
-    "litellm": ("litellm",),
-    "langchain": ("langchain-openai",),
-    "llamaindex": ("llama-index-llms-openai-like",),
-    "llm_command": ("llm",),
-    "lm_eval": ("lm-eval[api]", "transformers"),
-    "guidellm": ("guidellm",),
-    "aiperf": ("aiperf",),
+    "litellm": (("litellm",),),
+    "langchain": (("langchain-openai",),),
+    "llamaindex": (("llama-index-llms-openai-like",),),
+    "llm_command": (("llm",),),
+    "lm_eval": (TORCH, ("lm-eval[api]", "transformers")),
+    "guidellm": (TORCH, ("guidellm",)),
+    "aiperf": (("aiperf",),),
 }
-"""What each needs from the package index."""
+"""What each needs from the package index, in this order."""
 LIMIT_S = 600
 
 
-def environment(folder: Path, name: str, packages: tuple[str, ...]) -> Path:
-    """The Python of an environment that holds the packages, made once."""
+def environment(folder: Path, name: str) -> Path:
+    """The Python of a client's environment, made once."""
     python = folder / name / "bin" / "python"
     done = folder / name / ".done"
     if not done.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
-        if packages:
+        for packages in CLIENTS[name]:
             subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
         done.touch()
     return python
@@ -78,7 +82,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CLIENTS)} (default: all)")
     args = parser.parse_args()
     names = args.names or list(CLIENTS)
-    pythons = {name: environment(args.environments.resolve(), name, CLIENTS[name]) for name in names}
+    pythons = {name: environment(args.environments.resolve(), name) for name in names}
     flags = ("--chat-template", str(TINY_TEMPLATE), "--served-model-name", "tiny", "--num-blocks", "600")
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(TINY_MODEL, *flags, log=Path(folder) / "log").wait_ready()
