@@ -84,7 +84,7 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
 
 _NOTE = (
     f"Requests arrive for {DURATIONS_S['parallel']:g} s, for beam search {DURATIONS_S['beam']:g} s. Which beams "
-    "survive is replayed from searches recorded on SmolLM2-135M; the paper's are OPT-13B's."
+    "survive is replayed from searches recorded on Gemma 3 270M, a base model; the paper's are OPT-13B's."
 )
 
 

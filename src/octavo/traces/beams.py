@@ -24,8 +24,8 @@ class _Record(msgspec.Struct):
 
 @cache
 def recorded_beams() -> BeamReplay:
-    """The searches that come with the package: widths 2, 4 and 6 on SmolLM2-135M; see `data/README.md`."""
-    return read_beams(bundled("beams_smollm2_135m.jsonl.gz"))
+    """The searches that come with the package: widths 2, 4 and 6 on Gemma 3 270M; see `data/README.md`."""
+    return read_beams(bundled("beams_gemma3_270m.jsonl.gz"))
 
 
 def read_beams(path: Path) -> BeamReplay:

@@ -15,18 +15,17 @@ def test_the_bundled_searches() -> None:
     replay = recorded_beams()
     assert replay.widths == [2, 4, 6]
     for width in replay.widths:
-        steps = [replay.parents(seed, width, step) for seed in range(42) for step in range(1, 160)]
+        steps = [replay.parents(seed, width, step) for seed in range(21) for step in range(1, 160)]
         assert all(len(step) == width and set(step) <= set(range(width)) for step in steps)
         # Real searches: mostly the order of the beams is kept, but far from always, and beams die out.
         assert any(len(set(step)) < width for step in steps)
         assert len(set(steps)) > 2 * width - 1
 
 
-@pytest.mark.parametrize(("width", "wanted", "with_code"), [(2, 1.11, 1.24), (4, 1.31, 1.76), (6, 1.66, 2.60)])
-def test_how_long_beams_stay_apart(width: int, wanted: float, with_code: float) -> None:
+@pytest.mark.parametrize(("width", "wanted"), [(2, 1.18), (4, 1.93), (6, 3.12)])
+def test_how_long_beams_stay_apart(width: int, wanted: float) -> None:
     """Different beams among the ancestors 16 steps back, as docs/workloads.md has them."""
-    assert mean_ancestors(width, range(42)) == pytest.approx(wanted, abs=0.005)
-    assert mean_ancestors(width, (20, 21, 22, 33, 34)) == pytest.approx(with_code, abs=0.005)
+    assert mean_ancestors(width, range(21)) == pytest.approx(wanted, abs=0.005)
 
 
 def mean_ancestors(width: int, seeds: Sequence[int]) -> float:
