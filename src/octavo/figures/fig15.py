@@ -57,7 +57,8 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
         rows,
         comparisons,
         [
-            "Which beams survive is replayed from searches recorded on Gemma 3 270M, a base model; the paper's are OPT-13B's."
+            "Which beams survive is replayed from searches recorded on Gemma 3 270M, a base model; the paper's are "
+            "OPT-13B's."
         ],
     )
 
