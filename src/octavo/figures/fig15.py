@@ -9,6 +9,7 @@ from octavo.figures import paper
 from octavo.figures.fig14 import HOST_BLOCKS
 from octavo.figures.figure import Comparison, Figure, Findings, Numbers, Row, within_points
 from octavo.figures.simulation import Simulation
+from octavo.traces.beams import BASE, CHAT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -18,6 +19,8 @@ RATE = 20.0
 KINDS = {"parallel": ("n", 2.0), "beam": ("beam_width", 6.0)}
 """Workload -> (its setting, points that the saving may be from the paper's)."""
 TITLES = {"parallel": "Parallel sampling: answers", "beam": "Beam search: width"}
+SEARCHERS = {"parallel": (BASE,), "beam": (BASE, CHAT)}
+"""Workload -> whose searches are replayed; what is judged is the first's."""
 
 
 def plan(is_short: bool) -> list[Simulation]:
@@ -35,8 +38,10 @@ def plan(is_short: bool) -> list[Simulation]:
             until_s=end_s,
             probe="sharing",
             window_s=(begin_s, end_s),
+            beams=beams,
         )
         for workload, (setting, _) in KINDS.items()
+        for beams in SEARCHERS[workload]
         for count in (COUNTS[::2] if is_short else COUNTS)
     ]
 
@@ -47,18 +52,21 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
     for job, numbers in results.items():
         ((_, count),) = job.workload_options
         quoted = paper.FIG15[job.workload][int(count or 0)]
-        saved = 100 * (1 - 1 / numbers["factor"])
-        rows.append(
-            {"kind": job.workload, "count": int(count or 0), "saved_percent": saved, "paper_percent": quoted.value}
-        )
+        saved, is_judged = 100 * (1 - 1 / numbers["factor"]), job.beams == BASE
+        kind = job.workload if is_judged else f"{job.workload}, {job.beams}"
+        rows.append({"kind": kind, "count": int(count or 0), "saved_percent": saved, "paper_percent": quoted.value})
         what, points = f"{TITLES[job.workload]} {count}", KINDS[job.workload][1]
-        comparisons.append(within_points(what, saved, quoted, points))
+        comparisons.append(
+            within_points(what, saved, quoted, points)
+            if is_judged
+            else Comparison(what=f"{what}, of SmolLM2-135M-Instruct", ours=saved, unit="%")
+        )
     return Findings(
         rows,
         comparisons,
         [
-            "Which beams survive is replayed from searches recorded on Gemma 3 270M, a base model; the paper's are "
-            "OPT-13B's."
+            "Which beams survive is replayed from searches recorded on Gemma 3 270M; the paper's are OPT-13B's. Both are "
+            "base models. SmolLM2-135M-Instruct is tuned for conversations: its wide beams share more of their past."
         ],
     )
 

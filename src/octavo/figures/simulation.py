@@ -11,7 +11,7 @@ from octavo.figures.probes import PROBES
 from octavo.sim.paper_systems import BATCH_SIZES, REQUEST_LEVEL, PaperSystem, paper_system
 from octavo.sim.result import SimResult
 from octavo.sim.simulator import simulate
-from octavo.traces.beams import recorded_beams
+from octavo.traces.beams import BASE, recorded_beams
 from octavo.traces.catalogue import workload
 
 Option = tuple[str, int | float | str | bool | None]
@@ -46,6 +46,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: str = "artifact"
     """Of `traces.catalogue.ARRIVALS`; with "artifact" the requests are the paper's own draw."""
     seed: int = SEED
+    beams: str = BASE
+    """Of `traces.beams`: whose searches are replayed."""
 
     @property
     def label(self) -> str:
@@ -66,7 +68,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
         options = dict(self.workload_options)
         requests = workload(self.workload, self.rate, self.duration_s, self.seed, arrivals=self.arrivals, **options)
         probe = None if self.probe is None else PROBES[self.probe](*self.window_s)
-        beams = recorded_beams() if "beam_width" in options else None
+        beams = recorded_beams(self.beams) if "beam_width" in options else None
         probes = [] if probe is None else [probe]
         result = simulate(system, cost, requests, probes=probes, until_s=self.until_s, beams=beams)
         return summary(result) | ({} if probe is None else probe.numbers())

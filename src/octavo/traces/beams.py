@@ -22,10 +22,15 @@ class _Record(msgspec.Struct):
     """One digit (0-9, a-z) for each survivor of each step: the rank of the beam that it continues."""
 
 
+BASE, CHAT = "gemma3_270m", "smollm2_135m"
+"""Models whose searches come with the package, widths 2, 4 and 6: a base model, and one tuned for conversations. See
+`data/README.md`."""
+
+
 @cache
-def recorded_beams() -> BeamReplay:
-    """The searches that come with the package: widths 2, 4 and 6 on Gemma 3 270M; see `data/README.md`."""
-    return read_beams(bundled("beams_gemma3_270m.jsonl.gz"))
+def recorded_beams(model: str = BASE) -> BeamReplay:
+    """The searches of `BASE` or `CHAT`."""
+    return read_beams(bundled(f"beams_{model}.jsonl.gz"))
 
 
 def read_beams(path: Path) -> BeamReplay:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from octavo.errors import ConfigError
-from octavo.traces.beams import read_beams, recorded_beams
+from octavo.traces.beams import BASE, CHAT, read_beams, recorded_beams
+
+NUM_SEARCHES = {BASE: 21, CHAT: 42}
 
 
-def test_the_bundled_searches() -> None:
-    replay = recorded_beams()
+@pytest.mark.parametrize("model", NUM_SEARCHES)
+def test_the_bundled_searches(model: str) -> None:
+    replay = recorded_beams(model)
     assert replay.widths == [2, 4, 6]
     for width in replay.widths:
-        steps = [replay.parents(seed, width, step) for seed in range(21) for step in range(1, 160)]
+        steps = [replay.parents(seed, width, step) for seed in range(NUM_SEARCHES[model]) for step in range(1, 160)]
         assert all(len(step) == width and set(step) <= set(range(width)) for step in steps)
         # Real searches: mostly the order of the beams is kept, but far from always, and beams die out.
         assert any(len(set(step)) < width for step in steps)
         assert len(set(steps)) > 2 * width - 1
 
 
-@pytest.mark.parametrize(("width", "wanted"), [(2, 1.18), (4, 1.93), (6, 3.12)])
-def test_how_long_beams_stay_apart(width: int, wanted: float) -> None:
+@pytest.mark.parametrize(
+    ("model", "width", "wanted"),
+    [(BASE, 2, 1.18), (BASE, 4, 1.93), (BASE, 6, 3.12), (CHAT, 2, 1.11), (CHAT, 4, 1.31), (CHAT, 6, 1.66)],
+)
+def test_how_long_beams_stay_apart(model: str, width: int, wanted: float) -> None:
     """Different beams among the ancestors 16 steps back, as docs/workloads.md has them."""
-    assert mean_ancestors(width, range(21)) == pytest.approx(wanted, abs=0.005)
+    assert mean_ancestors(model, width) == pytest.approx(wanted, abs=0.005)
 
 
-def mean_ancestors(width: int, seeds: Sequence[int]) -> float:
-    replay, counts = recorded_beams(), []
-    for seed in seeds:
+def mean_ancestors(model: str, width: int) -> float:
+    replay, counts = recorded_beams(model), []
+    for seed in range(NUM_SEARCHES[model]):
         for last in range(16, 160):
             beams = set(range(width))
             for step in range(last, last - 16, -1):
