@@ -65,8 +65,8 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
         rows,
         comparisons,
         [
-            "Which beams survive is replayed from searches recorded on Gemma 3 270M; the paper's are OPT-13B's. Both are "
-            "base models. SmolLM2-135M-Instruct is tuned for conversations: its wide beams share more of their past."
+            "Which beams survive is replayed from searches recorded on Gemma 3 270M; the paper's are OPT-13B's. Both "
+            "are base models. SmolLM2-135M-Instruct is tuned for conversations: its wide beams share more of their past."
         ],
     )
 
