@@ -192,6 +192,7 @@ paper: $(VENV)/.test  ## make every figure of the paper (ten to thirty minutes),
 
 docs: $(VENV)/.installed  ## write the generated pages
 	$(BIN)/python scripts/cli_reference.py > docs/cli.md
+	$(BIN)/python scripts/http_fields.py > docs/http-fields.md
 
 clean:  ## remove builds and the environment
 	rm -rf build $(VENV) $(SANITIZE_VENV) $(EMULATE_VENV) dist

@@ -58,6 +58,11 @@ def test_messages_have_the_ids_of_a_chat(server: ServerProcess) -> None:
     chat = server.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1}).body
     assert chat["usage"]["prompt_tokens"] == told["count"]
     assert 2 not in told["tokens"]
+    begun = [*MESSAGES, {"role": "assistant", "content": "Well"}]
+    more = tokenize(server, messages=begun, continue_final_message=True)
+    continued = {"messages": begun, "continue_final_message": True, "max_tokens": 1}
+    assert server.post("/v1/chat/completions", continued).body["usage"]["prompt_tokens"] == more["count"]
+    assert more["count"] > told["count"]
     closed = tokenize(server, messages=MESSAGES, add_generation_prompt=False)["tokens"]
     assert told["tokens"][: len(closed)] == closed and len(closed) < told["count"]
 

@@ -17,6 +17,7 @@ from octavo.server.context import ServerContext
 from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
 from octavo.server.openai.chat import render
+from octavo.server.openai.fields import REFUSED_TOKENIZE, check_other_fields
 from octavo.server.openai.generation import LONG_PROMPT_CHARS
 from octavo.server.openai.logprobs import token_text
 from octavo.server.openai.protocol import convert, parse_chat
@@ -32,7 +33,14 @@ MAX_IDS = 1 << 20
 
 T = TypeVar("T")
 
-_CHAT_FIELDS = ("messages", "tools", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort")
+_CHAT_FIELDS = (
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+    "reasoning_effort",
+)
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -45,6 +53,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     """What the tokenizer puts around a text, such as a begin-of-sequence token. The template's own in a chat."""
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     return_token_strs: bool | None = None
@@ -76,6 +85,7 @@ class Tokenize(Endpoint[TokenizeRequest]):
         self._long = _LongWork()
 
     def parse(self, body: dict[str, Any]) -> tuple[TokenizeRequest, list[str]]:
+        unknown = check_other_fields(body, TokenizeRequest.__struct_fields__, REFUSED_TOKENIZE)
         request = convert(body, TokenizeRequest)
         if (request.prompt is None) == (request.messages is None):
             raise RequestError("prompt", message="exactly one of prompt and messages must be given")
@@ -84,7 +94,7 @@ class Tokenize(Endpoint[TokenizeRequest]):
         for name in _CHAT_FIELDS[1:]:
             if request.prompt is not None and getattr(request, name) is not None:
                 raise RequestError(name, message=f"{name}: is allowed only with messages")
-        return request, unknown_fields(body, TokenizeRequest)
+        return request, unknown
 
     async def answer(self, request: TokenizeRequest, scope: Scope, send: Send, arrival_s: float) -> None:
         context = self.context

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from octavo.config import HTTPConfig
 from octavo.errors import RequestError
 from octavo.server.anthropic.protocol import CountRequest, MessagesRequest
+from octavo.server.anthropic.routes import CountTokens, Messages
 from octavo.server.anthropic.translate import chat_body as body_of_messages
 from octavo.server.anthropic.translate import field_name
+from octavo.server.openai.chat import chat_params
 from octavo.server.openai.errors import UnsupportedFieldError
+from octavo.server.openai.fields import (
+    IGNORED_MESSAGES,
+    REFUSED_COUNT,
+    REFUSED_MESSAGES,
+    REFUSED_RESPONSES,
+    REFUSED_TOKENIZE,
+    Refused,
+)
 from octavo.server.openai.protocol import convert
 from octavo.server.responses.items import Conversation
 from octavo.server.responses.protocol import ResponsesRequest
+from octavo.server.responses.routes import Responses
+from octavo.server.responses.store import ResponseStore
 from octavo.server.responses.translate import chat_body as body_of_responses
 from octavo.server.responses.translate import namer
+from octavo.server.tokens import Tokenize
 from octavo.server.translated import renamed
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -194,3 +210,62 @@ def test_errors_name_the_fields_that_clients_know(field: str, anthropic: str, op
                 raise error
             assert caught.value.param == name
             assert str(caught.value) in (f"{name} = 5: must be other", f"{name} is not supported yet")
+
+
+CONTEXT: Any = SimpleNamespace(http=HTTPConfig())
+READERS: dict[str, tuple[Callable[[dict[str, Any]], tuple[Any, list[str]]], dict[str, Any], Refused]] = {
+    "responses": (Responses(CONTEXT, ResponseStore(1 << 20)).parse, {"input": "Hi"}, REFUSED_RESPONSES),
+    "messages": (
+        Messages(CONTEXT).parse,
+        {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]},
+        REFUSED_MESSAGES,
+    ),
+    "count_tokens": (
+        CountTokens(CONTEXT).parse,
+        {"model": "m", "messages": [{"role": "user", "content": "Hi"}]},
+        REFUSED_COUNT,
+    ),
+    "tokenize": (Tokenize(CONTEXT).parse, {"prompt": "Hi"}, REFUSED_TOKENIZE),
+}
+
+
+@pytest.mark.parametrize(("api", "name"), [(api, name) for api, (_, _, refused) in READERS.items() for name in refused])
+def test_what_would_change_an_answer_is_refused_by_every_api(api: str, name: str) -> None:
+    read, body, refused = READERS[api]
+    with pytest.raises(UnsupportedFieldError) as caught:
+        read({**body, name: "something else"})
+    assert caught.value.param == name
+    for harmless in refused[name]:
+        assert read({**body, name: harmless})[1] == []
+
+
+@pytest.mark.parametrize("api", READERS)
+def test_what_no_api_knows_is_reported(api: str) -> None:
+    read, body, _ = READERS[api]
+    assert read({**body, "no_such_field": 1})[1] == ["no_such_field"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in IGNORED_MESSAGES if "." not in name))
+def test_labels_of_messages_are_neither_unknown_nor_refused(name: str) -> None:
+    for api in ("messages", "count_tokens"):
+        read, body, _ = READERS[api]
+        assert read({**body, name: None})[1] == []
+
+
+def test_responses_may_be_held_to_a_grammar() -> None:
+    read, body, _ = READERS["responses"]
+    asked, unknown = read({**body, "structured_outputs": {"regex": "a+"}, "skip_special_tokens": False})
+    assert unknown == []
+    params = chat_params(asked.chat)
+    assert params.structured_outputs is not None and params.structured_outputs.regex == "a+"
+    assert not params.skip_special_tokens
+    with pytest.raises(RequestError) as caught:
+        read({**body, "structured_outputs": {"regex": "a+"}, "text": {"format": {"type": "json_object"}}})
+    assert caught.value.param == "structured_outputs"
+
+
+def test_messages_have_a_salt_and_words_for_the_template() -> None:
+    read, body, _ = READERS["messages"]
+    (_, chat), unknown = read({**body, "cache_salt": "s", "chat_template_kwargs": {"enable_thinking": True}})
+    assert (unknown, chat.cache_salt, chat.chat_template_kwargs) == ([], "s", {"enable_thinking": True})
+    assert read(body)[0][1].chat_template_kwargs == {"enable_thinking": False}

@@ -117,6 +117,8 @@ class CountRequest(msgspec.Struct, kw_only=True):
     output_config: OutputConfig | None = None
     container: Any = None
     mcp_servers: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Not Anthropic's; it means what it does in a chat, and goes before what `thinking` says."""
 
 
 class Metadata(msgspec.Struct, kw_only=True):
@@ -133,6 +135,8 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     metadata: Metadata | None = None
+    cache_salt: str | None = None
+    """Not Anthropic's; it means what it does in a chat."""
     service_tier: str | None = None
     context_management: Any = None
     inference_geo: Any = None

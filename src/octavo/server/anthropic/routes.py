@@ -14,10 +14,10 @@ from octavo.server.endpoint import Endpoint
 from octavo.server.gate import send_json
 from octavo.server.keep_alive import frames_to
 from octavo.server.openai.chat import open_chat, render
+from octavo.server.openai.fields import IGNORED_MESSAGES, REFUSED_COUNT, REFUSED_MESSAGES, check_other_fields
 from octavo.server.openai.protocol import ChatRequest, convert, parse_chat
 from octavo.server.openai.tools import tool_use
 from octavo.server.sse import json_bytes, send_events
-from octavo.server.tokens import unknown_fields
 from octavo.server.translated import renamed
 
 
@@ -25,6 +25,8 @@ class Messages(Endpoint[tuple[MessagesRequest, ChatRequest]]):
     """POST /v1/messages."""
 
     def parse(self, body: dict[str, Any]) -> tuple[tuple[MessagesRequest, ChatRequest], list[str]]:
+        known = MessagesRequest.__struct_fields__
+        unknown = check_other_fields(body, known, REFUSED_MESSAGES, IGNORED_MESSAGES)
         request = convert(body, MessagesRequest)
         budget = None if request.thinking is None else request.thinking.budget_tokens
         if budget is not None and budget >= request.max_tokens:
@@ -32,7 +34,7 @@ class Messages(Endpoint[tuple[MessagesRequest, ChatRequest]]):
         translated = chat_body(request)
         with renamed(field_name):
             chat, _ = parse_chat(translated, self.context.http)
-        return (request, chat), unknown_fields(body, MessagesRequest)
+        return (request, chat), unknown
 
     async def answer(
         self, request: tuple[MessagesRequest, ChatRequest], scope: Scope, send: Send, arrival_s: float
@@ -52,11 +54,14 @@ class CountTokens(Endpoint[ChatRequest]):
     """POST /v1/messages/count_tokens: what the prompt of such a request would have."""
 
     def parse(self, body: dict[str, Any]) -> tuple[ChatRequest, list[str]]:
+        # Clients send what they will send to /v1/messages; what plays no part in the prompt is no mistake of theirs.
+        known = {*CountRequest.__struct_fields__, *MessagesRequest.__struct_fields__}
+        unknown = check_other_fields(body, known, REFUSED_COUNT, IGNORED_MESSAGES)
         request = convert(body, CountRequest)
         translated = chat_body(request)
         with renamed(field_name):
             chat, _ = parse_chat(translated, self.context.http)
-        return chat, unknown_fields(body, CountRequest)
+        return chat, unknown
 
     async def answer(self, request: ChatRequest, scope: Scope, send: Send, arrival_s: float) -> None:
         self.context.check_model(request.model)

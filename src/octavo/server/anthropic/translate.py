@@ -58,6 +58,7 @@ def chat_body(request: CountRequest) -> dict[str, Any]:
     body["chat_template_kwargs"] = {"enable_thinking": thinks}
     if thinks and request.thinking is not None and request.thinking.budget_tokens is not None:
         body["chat_template_kwargs"]["thinking_budget"] = request.thinking.budget_tokens
+    body["chat_template_kwargs"] |= request.chat_template_kwargs or {}
     body |= _output(request)
     if isinstance(request, MessagesRequest):
         body |= _sampling(request)
@@ -72,6 +73,7 @@ def _sampling(request: MessagesRequest) -> dict[str, Any]:
         "top_p": request.top_p,
         "top_k": request.top_k,
         "stream": request.stream,
+        "cache_salt": request.cache_salt,
         "user": None if request.metadata is None else request.metadata.user_id,
     }
     return {name: value for name, value in given.items() if value is not None}

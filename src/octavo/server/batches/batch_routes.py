@@ -45,7 +45,7 @@ class Batches:
 
     def __init__(self, batching: Batching) -> None:
         self._batching = batching
-        self._create = _Create(batching)
+        self._create = CreateBatch(batching)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         batches = self._batching.batches  # or the server keeps none
@@ -56,7 +56,9 @@ class Batches:
         await send_json(send, 200, json_bytes(page))
 
 
-class _Create(Endpoint[BatchRequest]):
+class CreateBatch(Endpoint[BatchRequest]):
+    """POST /v1/batches."""
+
     def __init__(self, batching: Batching) -> None:
         super().__init__(batching.context)
         self._batching = batching

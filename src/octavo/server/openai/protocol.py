@@ -16,7 +16,7 @@ from octavo.engine.input_processor import check_cache_salt
 from octavo.errors import RequestError
 from octavo.messages import SamplingParams
 from octavo.server.openai.errors import UnsupportedFieldError
-from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, check_other_fields
+from octavo.server.openai.fields import REFUSED_CHAT, REFUSED_COMPLETION, Refused, check_other_fields
 from octavo.server.openai.structured import structured_outputs
 from octavo.server.sampling_defaults import SamplingDefaults
 from octavo.server.whole_numbers import with_integers
@@ -190,9 +190,7 @@ def convert(body: dict[str, Any], kind: type[S]) -> S:
         raise _named(str(error), body) from None
 
 
-def _parse(
-    body: dict[str, Any], kind: type[R], refused: dict[str, tuple[Any, ...]], http: HTTPConfig
-) -> tuple[R, list[str]]:
+def _parse(body: dict[str, Any], kind: type[R], refused: Refused, http: HTTPConfig) -> tuple[R, list[str]]:
     unknown = check_other_fields(body, frozenset(kind.__struct_fields__), refused)
     request = convert(body, kind)
     _check_common(request, http)

@@ -15,6 +15,7 @@ from octavo.server.gate import send_json
 from octavo.server.keep_alive import frames_to
 from octavo.server.openai.chat import open_chat, render
 from octavo.server.openai.errors import UnsupportedFieldError
+from octavo.server.openai.fields import IGNORED_RESPONSES, REFUSED_RESPONSES, check_other_fields
 from octavo.server.openai.protocol import ChatRequest, convert, parse_chat
 from octavo.server.openai.tools import tool_use
 from octavo.server.pages import page_of
@@ -26,7 +27,6 @@ from octavo.server.responses.store import ResponseStore
 from octavo.server.responses.translate import chat_body, check_request, namer
 from octavo.server.sse import json_bytes, send_events
 from octavo.server.tenants import current_tenant
-from octavo.server.tokens import unknown_fields
 from octavo.server.translated import renamed
 
 
@@ -48,6 +48,8 @@ class Responses(Endpoint[_Asked]):
         self._store = store
 
     def parse(self, body: dict[str, Any]) -> tuple[_Asked, list[str]]:
+        known = ResponsesRequest.__struct_fields__
+        unknown = check_other_fields(body, known, REFUSED_RESPONSES, IGNORED_RESPONSES)
         request = convert(body, ResponsesRequest)
         check_request(request)
         conversation = Conversation()
@@ -63,7 +65,7 @@ class Responses(Endpoint[_Asked]):
         translated = chat_body(request, conversation)
         with renamed(namer(conversation)):
             chat, _ = parse_chat(translated, self.context.http)
-        return _Asked(request, conversation, items + new, chat), unknown_fields(body, ResponsesRequest)
+        return _Asked(request, conversation, items + new, chat), unknown
 
     async def answer(self, request: _Asked, scope: Scope, send: Send, arrival_s: float) -> None:
         asked, context, tenant = request.request, self.context, current_tenant()

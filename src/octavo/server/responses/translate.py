@@ -38,6 +38,9 @@ _SAME = (
     "stop_token_ids",
     "min_tokens",
     "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "structured_outputs",
     "logit_bias",
     "priority",
     "cache_salt",
@@ -78,6 +81,9 @@ def check_request(request: ResponsesRequest) -> None:
             raise RequestError(f"include[{i}]", name, " or ".join(INCLUDABLE))
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", message="stream_options is allowed only when stream is true")
+    form = None if request.text is None else request.text.format
+    if request.structured_outputs is not None and form is not None and form.type != "text":
+        raise RequestError("structured_outputs", message="structured_outputs: must be left out with text.format")
     check_metadata(request.metadata)
 
 
