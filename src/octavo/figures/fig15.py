@@ -66,7 +66,8 @@ def derive(results: Mapping[Simulation, Numbers]) -> Findings:
         comparisons,
         [
             "Which beams survive is replayed from searches recorded on Gemma 3 270M; the paper's are OPT-13B's. Both "
-            "are base models. SmolLM2-135M-Instruct is tuned for conversations: its wide beams share more of their past."
+            "are base models. SmolLM2-135M-Instruct is tuned for conversations: its wide beams share more of their "
+            "past."
         ],
     )
 
