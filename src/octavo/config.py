@@ -53,9 +53,7 @@ class ModelConfig:
         False, "let max_model_len exceed the context that the model was trained for; answers out there may be poor"
     )
     hf_overrides: str = setting(
-        "{}",
-        "JSON object of keys that take the place of those in the model's config.json, or of what a GGUF file says in "
-        'their words; for example {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}',
+        "{}", "JSON object of keys in the place of those of the model's config.json (or of a GGUF file's metadata)"
     )
     chat_template: str | None = setting(None, "Jinja file to use instead of the model's own chat template")
 
