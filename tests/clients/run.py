@@ -36,7 +36,7 @@ CLIENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "aiperf": (("aiperf",),),
 }
 """What each needs from the package index, in this order."""
-LIMIT_S = 600
+LIMIT_S = 1800
 
 
 def environment(folder: Path, name: str) -> Path:
