@@ -64,8 +64,11 @@ def _scaling(header: GGUFHeader) -> dict[str, Any]:
         scaling |= header.floats(
             beta_fast="rope.scaling.yarn_beta_fast",
             beta_slow="rope.scaling.yarn_beta_slow",
-            attention_factor="rope.scaling.yarn_attn_factor",
         )
+        # llama.cpp multiplies YaRN's own factor with these; Hugging Face's attention_factor takes its place.
+        for key in ("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"):
+            if header.get_float(key) not in (None, 1.0):
+                raise UnsupportedModelError(f"{header.name}: {key} = {header.get_float(key)} with yarn; supported is 1")
     return scaling
 
 

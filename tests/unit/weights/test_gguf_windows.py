@@ -102,6 +102,23 @@ def test_two_lists_of_factors(tmp_path: Path) -> None:
     refused(lambda: opened(tmp_path, "phi3", tensors[0]), "'rope_factors_long.weight'", kind=ModelFileError)
 
 
+@pytest.mark.parametrize("key", ["rope__scaling__attn_factor", "rope__scaling__yarn_attn_factor"])
+def test_factors_on_top_of_yarns_own(tmp_path: Path, key: str) -> None:
+    """1 leaves the attention factor to YaRN's formula, and does not become it."""
+    keys = {
+        "rope__scaling__type": value("string", "yarn"),
+        "rope__scaling__factor": value("float32", 4.0),
+        "rope__scaling__original_context_length": value("uint32", 32),
+    }
+    config = opened(tmp_path, "qwen2", **keys, **{key: value("float32", 1.0)}).config
+    assert "attention_factor" not in config["rope_parameters"]
+    rope = decoder_spec(config).layers[0].rope
+    assert rope is not None and rope.scale == pytest.approx(0.1 * np.log(4.0) + 1.0)
+    refused(
+        lambda: opened(tmp_path, "qwen2", **keys, **{key: value("float32", 1.5)}), "= 1.5", kind=UnsupportedModelError
+    )
+
+
 def test_a_tensor_without_a_place_is_refused_when_loading(tmp_path: Path) -> None:
     for name in ("blk.0.attn_sinks.weight", "blk.00.attn_norm.weight", "blk.7.attn_norm.weight", "v.patch_embd.weight"):
         checkpoint = opened(tmp_path, "llama", (name, [4], 0, bytes(16)))
