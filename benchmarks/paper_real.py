@@ -197,7 +197,9 @@ class Bench:
 
     def expect(self, system: str, rate: float, number: int) -> float:
         """The normalised latency of the same run by the simulator."""
-        simulated = simulate(simulated_system(*self.settings(system)), self.cost, self.draw(rate, number))
+        simulated = simulate(
+            simulated_system(*self.settings(system), self.executor.kv_spec), self.cost, self.draw(rate, number)
+        )
         return mean_normalized_s(self._measured(simulated.records))
 
     def _measured(self, records: list[RequestRecord]) -> list[RequestRecord]:

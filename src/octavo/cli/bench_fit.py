@@ -146,7 +146,7 @@ def make_fit(
     """Measure and fit."""
     from octavo.cli.machine import fingerprint
 
-    num_slots = (info.num_blocks - 1) * info.block_size
+    num_slots = (info.num_blocks - 1) // executor.kv_spec.num_groups * info.block_size
     stages = fitting_stages(info.max_num_seqs, info.max_model_len, num_slots, stages)
     blocks = time_blocks(executor)
     steps = measure(config, executor, info, stages, rounds, temperature, seed)

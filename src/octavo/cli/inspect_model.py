@@ -56,7 +56,7 @@ def _lone_config(path: Path) -> Path | None:
 def _here(config: EngineConfig, files: ModelFiles) -> Facts:
     """What the server would settle on with the memory that is free now."""
     try:
-        info = registry.resolve("executors", config.execution.executor).preview(config, files)
+        info, _ = registry.resolve("executors", config.execution.executor).preview(config, files)
     except ConfigError as error:
         return {"fits": False, "why": str(error)}
     return {

@@ -10,7 +10,7 @@ import msgspec
 from octavo.errors import ConfigError, ModelError
 from octavo.sim.devices import DEVICES, Device
 from octavo.sim.known_models import KNOWN_MODELS
-from octavo.sim.model_shape import ModelShape
+from octavo.sim.model_shape import Experts, LayerShape, ModelShape
 
 CPU = "cpu"
 CUSTOM = "custom"
@@ -24,7 +24,6 @@ def model_shape(model: str) -> ModelShape:
 
     Raises:
         ModelError: If there is no such model, or it is of a kind that Octavo does not run.
-        ConfigError: If its layers have different windows, or are mixtures of experts: such models are not simulated.
     """
     known = KNOWN_MODELS.get(model.lower())
     if known is not None:
@@ -40,15 +39,21 @@ def model_shape(model: str) -> ModelShape:
         if "no model" in str(error):
             raise ModelError(f"{error} Shapes known without a file: {', '.join(KNOWN_MODELS)}") from None
         raise
-    windows = set(spec.windows)
-    if len(windows) > 1:
-        raise ConfigError("model", model, "one whose layers all keep KV alike: others are not simulated")
-    if any(layer.experts for layer in spec.layers):
-        raise ConfigError("model", model, "one without mixtures of experts: what a step reads of them is not simulated")
+    layers = []
+    for layer in spec.layers:
+        experts = None
+        if layer.experts is not None:
+            experts = Experts(
+                num_experts=layer.experts.num_experts,
+                top_k=layer.experts.routing.top_k,
+                ffn=layer.experts.intermediate_size,
+                shared_ffn=layer.experts.shared_size,
+            )
+        layers.append(LayerShape(window=layer.window, experts=experts))
     return ModelShape(
         name=config.resolve().parent.name if config.name == "config.json" else path.stem or model,
         hidden=spec.hidden_size,
-        num_layers=spec.num_layers,
+        layers=tuple(layers),
         num_heads=spec.num_heads,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
@@ -57,7 +62,6 @@ def model_shape(model: str) -> ModelShape:
         gated=spec.gated_mlp,
         max_len=spec.max_position,
         tied=spec.tied_embeddings,
-        window=windows.pop(),
     )
 
 

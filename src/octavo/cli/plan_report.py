@@ -43,7 +43,7 @@ def build(
     num_input, num_output = mean_lengths(requests)
     system = best.candidate.system
     points = sorted([*best.points, *(outcome.points[0] for outcome in curve)], key=lambda point: point.rate)
-    held = math.ceil((num_input + num_output) / system.block_size)
+    held = system.kv_spec.peak_blocks(math.ceil(num_input + num_output), 1)
     return {
         "model": target.model,
         "device": target.device,
@@ -190,6 +190,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("KV memory", f"{memory['num_blocks']:,} blocks of {settings['block_size']} tokens, {size(memory['kv_bytes'])} "
          f"on each device; {memory['kv_bytes_per_token']:,.0f} bytes per token; "
          f"context up to {memory['max_model_len']:,}"),
+        *([("", memory["kv_groups"])] if memory["kv_groups"] else []),
         ("", memory["reason"]),
         ("at once", f"{report['concurrent_requests']:,} requests of mean length fit; "
          f"{done['mean_running']:.1f} run at the sustained rate"),

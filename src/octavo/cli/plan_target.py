@@ -16,6 +16,8 @@ from octavo.cli.flags import is_set
 from octavo.cli.plan_model import device, model_shape, with_kv_dtype
 from octavo.cli.text import size
 from octavo.config import EngineConfig
+from octavo.core.kv_groups import describe_groups
+from octavo.core.kv_spec import KVSpec
 from octavo.errors import ConfigError
 from octavo.messages import EngineInfo
 from octavo.sim.device_memory import MEMORY_SHARE, DeviceMemory, device_memory
@@ -69,13 +71,18 @@ class _Accelerator:
         self._caches_prefixes = config.cache.caches_prefixes if asked else shares
         self._max_num_seqs = config.scheduler.max_num_seqs if is_set(args, "max-num-seqs") else MAX_NUM_SEQS
 
+    def kv_spec(self, settings: dict[str, Any]) -> KVSpec:
+        """As the server would keep KV with these settings."""
+        shape, asked = with_kv_dtype(self.shape, settings["kv_cache_dtype"]), self._config.model.max_model_len
+        return shape.kv_spec(settings["block_size"], min(shape.max_len, asked or shape.max_len))
+
     def memory(self, settings: dict[str, Any]) -> DeviceMemory:
         cache = self._config.cache
         return device_memory(
-            with_kv_dtype(self.shape, settings["kv_cache_dtype"]),
+            self.shape,
             self.kind,
             settings["num_devices"],
-            block_size=settings["block_size"],
+            kv_spec=self.kv_spec(settings),
             max_num_batched_tokens=settings["max_num_batched_tokens"],
             share=self._share,
             kv_bytes=cache.kv_cache_memory_bytes,
@@ -85,10 +92,10 @@ class _Accelerator:
     def candidate(self, **settings: Any) -> Candidate:
         """Raises ConfigError if it does not fit."""
         config, shape = self._config, with_kv_dtype(self.shape, settings["kv_cache_dtype"])
-        memory = self.memory(settings)
-        slots = memory.num_blocks * settings["block_size"]
+        memory, kv_spec = self.memory(settings), self.kv_spec(settings)
         asked = config.model.max_model_len
-        longest = min(shape.max_len, asked or shape.max_len, slots)
+        max_unread = config.scheduler.depth * settings["max_num_batched_tokens"]
+        longest = kv_spec.longest(memory.num_blocks, max_unread, min(shape.max_len, asked or shape.max_len))
         if asked is not None and asked > longest:
             what = "context" if shape.max_len < asked else "KV memory"
             raise ConfigError("max_model_len", asked, f"at most {longest}: more does not fit the {what}")
@@ -101,9 +108,16 @@ class _Accelerator:
             enable_prefix_caching=self._caches_prefixes,
             admission=config.scheduler.admission,
             depth=config.scheduler.depth,
-            window=shape.window,
+            kv_groups=kv_spec.groups,
         )
-        cost = RooflineCost(shape, self.kind, settings["num_devices"], block_size=settings["block_size"], host=MODERN)
+        cost = RooflineCost(
+            shape,
+            self.kind,
+            settings["num_devices"],
+            block_size=settings["block_size"],
+            host=MODERN,
+            layers_per_page=kv_spec.layers_per_page,
+        )
         return Candidate(
             num_devices=settings["num_devices"], kv_dtype=settings["kv_cache_dtype"], system=system, cost=cost
         )
@@ -112,14 +126,14 @@ class _Accelerator:
         return self.candidate(**(candidate.settings | {name: value}))
 
     def facts(self, candidate: Candidate) -> dict[str, Any]:
-        memory = self.memory(candidate.settings)
-        shape = with_kv_dtype(self.shape, candidate.kv_dtype)
+        memory, kv_spec = self.memory(candidate.settings), self.kv_spec(candidate.settings)
         share = f"{self._share:g} of {size(self.kind.memory_bytes)}"
         return {
             "weight_bytes": memory.weight_bytes,
             "workspace_bytes": memory.workspace_bytes,
             "kv_bytes": memory.num_blocks * memory.block_bytes,
-            "kv_bytes_per_token": shape.kv_bytes_per_token,
+            "kv_bytes_per_token": kv_spec.bytes_per_block * kv_spec.num_groups / kv_spec.block_size,
+            "kv_groups": describe_groups(kv_spec.groups),
             "num_blocks": memory.num_blocks,
             "reason": f"{share}, less {size(memory.weight_bytes)} of weights and {size(memory.workspace_bytes)} for "
             f"steps, in blocks of {size(memory.block_bytes)} on each device",
@@ -155,6 +169,8 @@ def accelerator_target(args: argparse.Namespace, config: EngineConfig) -> Target
     fixed["num_devices"] = tuple(n for n in fixed["num_devices"] if n < fitting) + _next(fixed["num_devices"], fitting)
     start = maker.candidate(**(first | {"num_devices": fitting}))
     notes = ["16-bit weights; steps from published figures (octavo.sim.roofline), host work of a modern engine"]
+    if any(shape.kinds):
+        notes.append("tokens are taken to choose experts uniformly: trained routers touch fewer of them in a step")
     if "int8" in fixed["kv_cache_dtype"]:
         notes.append("int8 KV rounds keys and values; its kernel is taken to read at the speed of memory")
     return Target(
@@ -210,25 +226,24 @@ def cpu_target(args: argparse.Namespace, config: EngineConfig) -> Target:
     executor = registry.resolve("executors", config.execution.executor)
 
     @cache
-    def preview(budget: int) -> EngineInfo:
+    def preview(budget: int) -> tuple[EngineInfo, KVSpec]:
         scheduler = dataclasses.replace(config.scheduler, max_num_batched_tokens=budget)
-        info: EngineInfo = executor.preview(dataclasses.replace(config, scheduler=scheduler), files)
-        return info
+        found: tuple[EngineInfo, KVSpec] = executor.preview(dataclasses.replace(config, scheduler=scheduler), files)
+        return found
 
     asked = config.scheduler.max_num_batched_tokens
-    info = preview(asked)
+    info, _ = preview(asked)
     fit, how = find_fit(args, config, info)
-    window = model_shape(str(files.path)).window
 
     def candidate(_: Candidate | None, budget: int) -> Candidate:
         from octavo.cli.step_watch import simulated_system
 
-        system = simulated_system(config, preview(budget), window)
+        system = simulated_system(config, *preview(budget))
         return Candidate(num_devices=1, kv_dtype=info.kv_dtype, system=system, cost=fit.cost)
 
     def facts(chosen: Candidate) -> dict[str, Any]:
-        found = preview(chosen.system.max_num_batched_tokens)
-        names = ("weight_bytes", "kv_bytes", "kv_bytes_per_token", "num_blocks")
+        found, _ = preview(chosen.system.max_num_batched_tokens)
+        names = ("weight_bytes", "kv_bytes", "kv_bytes_per_token", "num_blocks", "kv_groups")
         return {name: getattr(found, name) for name in names} | {"reason": found.kv_reason}
 
     budgets = (asked,) if is_set(args, "max-num-batched-tokens") else CPU_BUDGETS

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from octavo.config import EngineConfig
+from octavo.core.kv_spec import KVSpec
 from octavo.core.step import Executor, StepHandle, StepPlan
 from octavo.engine.build import build_core
 from octavo.engine.loop import EngineLoop
@@ -64,12 +65,8 @@ class WatchedExecutor:
         self._inner.close()
 
 
-def simulated_system(config: EngineConfig, info: EngineInfo, window: int | None = None) -> System:
-    """The system that simulates an engine of these settings.
-
-    Args:
-        window: Of every layer, in tokens.
-    """
+def simulated_system(config: EngineConfig, info: EngineInfo, kv_spec: KVSpec) -> System:
+    """The system that simulates an engine of these settings."""
     return System(
         num_blocks=info.num_blocks - 1,
         block_size=info.block_size,
@@ -82,7 +79,7 @@ def simulated_system(config: EngineConfig, info: EngineInfo, window: int | None 
         preemption=config.cache.preemption,
         admission=config.scheduler.admission,
         depth=config.scheduler.depth,
-        window=window,
+        kv_groups=kv_spec.groups,
     )
 
 
@@ -97,10 +94,7 @@ class RealRun:
     def __init__(
         self, config: EngineConfig, executor: Executor, info: EngineInfo, *, temperature: float, first_id: int = 0
     ) -> None:
-        kv_spec = executor.kv_spec
-        if kv_spec.num_groups > 1:
-            raise ConfigError("model", info.model, "one whose layers all keep KV alike: others are not simulated")
-        self.system = simulated_system(config, info, kv_spec.groups[0].window)
+        self.system = simulated_system(config, info, executor.kv_spec)
         self.steps: list[Step] = []
         self._executor = WatchedExecutor(executor, self.system)
         self._loop = EngineLoop(build_core(config, self._executor, info), lambda: None)

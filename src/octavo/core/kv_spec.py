@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import msgspec
 
 
@@ -31,6 +33,11 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
     def num_groups(self) -> int:
         return len(self.groups)
 
+    @property
+    def layers_per_page(self) -> int:
+        """Layers in the largest group: a page of any group has room for this many."""
+        return max(len(group.layers) for group in self.groups)
+
     def blocks_per_tokens(self, num_tokens: int) -> int:
         """Blocks that `num_tokens` tokens need in one group without a window."""
         return -(-num_tokens // self.block_size)
@@ -51,6 +58,14 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
             max_unread: As `kept_blocks`.
         """
         return sum(kept_blocks(group.window, num_tokens, max_unread, self.block_size) for group in self.groups)
+
+    def longest(self, num_blocks: int, max_unread: int, limit: int) -> int:
+        """Tokens of the longest sequence that so many blocks hold, `limit` at most.
+
+        Args:
+            max_unread: As `kept_blocks`.
+        """
+        return bisect_right(range(limit + 1), num_blocks, key=lambda n: self.peak_blocks(n, max_unread)) - 1
 
 
 def kept_blocks(window: int | None, num_tokens: int, max_unread: int, block_size: int) -> int:

@@ -94,8 +94,9 @@ class LocalExecutor:
             checkpoint.close()
 
     @classmethod
-    def preview(cls, config: EngineConfig, files: ModelFiles) -> EngineInfo:
-        """What `load` would settle on with the memory that is free now. No weights are loaded.
+    def preview(cls, config: EngineConfig, files: ModelFiles) -> tuple[EngineInfo, KVSpec]:
+        """What `load` would settle on with the memory that is free now: the engine's facts, and how it would keep KV.
+        No weights are loaded.
 
         Raises:
             ModelError: If the model cannot be loaded.
@@ -162,7 +163,7 @@ class _Loading:
         info = self._info(sizes, size, time.perf_counter() - started)
         return LocalExecutor(runner, self.backend, sizes.kv_spec, info, scheduler.depth, grammars)
 
-    def preview(self) -> EngineInfo:
+    def preview(self) -> tuple[EngineInfo, KVSpec]:
         """What `finish` would tell, the weights taken off what is free now."""
         quantization = self.config.model.quantization
         weights = weight_size(self.checkpoint, self.spec, self.backend, self.dtype, quantization)
@@ -171,7 +172,8 @@ class _Loading:
             allowed = f"one whose weights fit: they take {size_text(weights.num_bytes)}"
             raise ConfigError("model", self.files.name, f"{allowed}, and {size_text(available)} are free")
         left = None if available is None else available - weights.num_bytes
-        return self._info(self._sizing().sizes(left), weights, 0.0)
+        sizes = self._sizing().sizes(left)
+        return self._info(sizes, weights, 0.0), sizes.kv_spec
 
     def _check_overrides(self) -> None:
         """A misspelt key would change nothing, without a word."""

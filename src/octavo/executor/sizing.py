@@ -6,8 +6,6 @@ what the server will print.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import msgspec
 
 from octavo.backends.protocol import Backend, KVShape
@@ -52,6 +50,7 @@ class Sizing:
         self._kv_dtype = kv_dtype
         self._draft_bytes = draft_bytes
         self._limit = length_limit(config, spec)
+        self._max_unread = config.scheduler.depth * config.scheduler.max_num_batched_tokens
 
     def sizes(self, available: int | None) -> Sizes:
         """Settle everything.
@@ -112,8 +111,7 @@ class Sizing:
 
     def _peak_blocks(self, kv_spec: KVSpec, num_tokens: int) -> int:
         """Most blocks that one sequence holds, as the core counts them."""
-        scheduler = self._config.scheduler
-        return kv_spec.peak_blocks(num_tokens, scheduler.depth * scheduler.max_num_batched_tokens)
+        return kv_spec.peak_blocks(num_tokens, self._max_unread)
 
     def _free_bytes(self, available: int | None, max_len: int) -> int | None:
         """What steps leave of the memory that is free; None where the system does not tell."""
@@ -156,8 +154,7 @@ class Sizing:
 
     def _max_model_len(self, kv_spec: KVSpec, limit: int, size: KVSize) -> int:
         """What the context and the pool allow; an explicit wish that the pool cannot hold is an error."""
-        usable = size.num_blocks - 1
-        holds = bisect_right(range(limit + 1), usable, key=lambda n: self._peak_blocks(kv_spec, n)) - 1
+        holds = kv_spec.longest(size.num_blocks - 1, self._max_unread, limit)
         if self._config.model.max_model_len is not None and limit > holds:
             allowed = f"at most the {holds} tokens that the KV memory holds ({size.reason})"
             raise ConfigError("max_model_len", limit, allowed)

@@ -6,13 +6,27 @@ from typing import Protocol
 
 import msgspec
 
+from octavo.sim.reach import EVERYTHING, Reach
+
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Prompt tokens of one sequence in one step."""
 
     num_tokens: int
     num_before: int
-    """Tokens of the sequence that were there already; they are read."""
+    """Tokens of the sequence that were there already."""
+    reach: Reach = EVERYTHING
+    """How far its tokens look back."""
+
+    @property
+    def num_read(self) -> float:
+        """Tokens before it that are read, the mean over layers."""
+        return self.reach.read(self.num_before)
+
+    @property
+    def num_pairs(self) -> float:
+        """Pairs of a token of it and one that it attends to, itself included; the mean over layers."""
+        return self.reach.pairs(self.num_tokens, self.num_before)
 
 
 class StepWork(msgspec.Struct, kw_only=True):
@@ -21,8 +35,8 @@ class StepWork(msgspec.Struct, kw_only=True):
     num_tokens: int = 0
     """New tokens of all rows: rows of every matrix product."""
     num_decodes: int = 0
-    decode_context_tokens: int = 0
-    """Tokens that all decodes attend to, their own included."""
+    decode_context_tokens: float = 0
+    """Tokens that all decodes attend to, their own included; the mean over layers, which may have windows."""
     chunks: list[Chunk] = []
     num_sampled: int = 0
     """Rows whose next token is sampled."""

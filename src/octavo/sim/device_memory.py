@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.core.kv_spec import KVSpec
 from octavo.errors import ConfigError
 from octavo.sim.devices import Device
 from octavo.sim.model_shape import ModelShape
@@ -31,7 +32,7 @@ def device_memory(
     device: Device,
     num_devices: int,
     *,
-    block_size: int,
+    kv_spec: KVSpec,
     max_num_batched_tokens: int,
     share: float = MEMORY_SHARE,
     kv_bytes: float | None = None,
@@ -45,30 +46,32 @@ def device_memory(
     a step. Each of several devices has its part of the weights, of the layer and of every block.
 
     Args:
+        kv_spec: How the shape's KV is kept.
         kv_bytes: KV memory over all devices, instead of what is left.
         num_blocks: Blocks, instead of what is left.
 
     Raises:
-        ConfigError: If the weights do not fit, or what is asked for does not, or no block does, with the numbers.
+        ConfigError: If the weights do not fit, or what is asked for does not, or no token does, with the numbers.
     """
     if shape.num_heads % num_devices:
         raise ConfigError("num_devices", num_devices, f"a divisor of {shape.name}'s {shape.num_heads} heads")
     usable = device.memory_bytes * share
     weights = shape.total_bytes / num_devices
-    layer = 2 * (max(3 * shape.hidden, shape.ffn) / num_devices + shape.hidden)
+    layer = 2 * (max(3 * shape.hidden, shape.widest_ffn) / num_devices + shape.hidden)
     workspace = max(layer, 2 * shape.vocab) * max_num_batched_tokens * 2 + _RESERVED_BYTES
-    block = shape.kv_bytes_per_token * block_size / num_devices
+    block = kv_spec.bytes_per_block / num_devices
+    fewest = kv_spec.peak_blocks(1, 1)
     left = usable - weights - workspace
-    if left < block:
+    if left < fewest * block:
         raise ConfigError("num_devices", num_devices, _more(shape, device, num_devices, usable, weights, workspace))
     fitting = int(left / block)
     wanted = num_blocks if num_blocks is not None else fitting
     if kv_bytes is not None and num_blocks is None:
         wanted = int(kv_bytes / num_devices / block)
-    if not 1 <= wanted <= fitting:
+    if not fewest <= wanted <= fitting:
         field = "num_blocks" if num_blocks is not None else "kv_cache_memory_bytes"
         value = num_blocks if num_blocks is not None else kv_bytes
-        raise ConfigError(field, value, f"from 1 to {fitting} blocks of {_gb(block)} on each {device.name}")
+        raise ConfigError(field, value, f"from {fewest} to {fitting} blocks of {_gb(block)} on each {device.name}")
     return DeviceMemory(
         usable_bytes=usable, weight_bytes=weights, workspace_bytes=workspace, block_bytes=block, num_blocks=wanted
     )

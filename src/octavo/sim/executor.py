@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from octavo.core.kv_spec import KVGroup, KVSpec
 from octavo.core.step import StepPlan, StepResult
 from octavo.errors import InvariantError
 from octavo.messages import TokenLogprobs
@@ -85,14 +84,13 @@ class SimulatedExecutor:
         beams: Candidates | None = None,
         observe: Callable[[StepWork, float, float], None] | None = None,
     ) -> None:
-        self.kv_spec = KVSpec(
-            groups=(KVGroup(layers=(0,), window=system.window),), block_size=system.block_size, bytes_per_block=1
-        )
+        self.kv_spec = system.kv_spec
         self.num_blocks = system.num_blocks + 1
         self.num_host_blocks = system.num_host_blocks
         self.last_work = StepWork()
         """Of the plan submitted last."""
         self._shares_prompts = system.shares_prompts
+        self._reach = system.reach
         self._cost = cost
         self._clock = clock
         self._beams = beams
@@ -144,7 +142,8 @@ class SimulatedExecutor:
     def _work(self, plan: StepPlan) -> StepWork:
         """Move the rows forward and sum up what that takes."""
         rows = self._rows
-        num_tokens = num_decodes = context = 0
+        num_tokens = 0
+        contexts: list[int] = []
         chunks: list[Chunk] = []
         for number, num_new in zip(plan.rows, plan.num_new_tokens, strict=True):
             row = rows[number]
@@ -152,19 +151,18 @@ class SimulatedExecutor:
             row.num_computed = end = before + num_new
             num_tokens += num_new
             if num_new == 1 and before >= row.num_prompt:
-                num_decodes += 1
-                context += end
+                contexts.append(end)
             else:
                 times = 1 if self._shares_prompts else row.width
-                chunks += [Chunk(num_new, before)] * times
+                chunks += [Chunk(num_new, before, self._reach)] * times
                 num_tokens += num_new * (times - 1)
         if plan.sample_sources:
             for number, source in zip(plan.sample_rows, plan.sample_sources, strict=True):
                 rows[number].num_computed = rows[source].num_computed
         return StepWork(
             num_tokens=num_tokens,
-            num_decodes=num_decodes,
-            decode_context_tokens=context,
+            num_decodes=len(contexts),
+            decode_context_tokens=self._reach.attended(contexts),
             chunks=chunks,
             num_sampled=len(plan.sample_rows),
             num_copied_blocks=len(plan.copies),

@@ -12,6 +12,9 @@
     behind      per token before a chunk: its keys and values are read
     copied, swapped_out, swapped_in     per block
 
+Where layers have windows, context, pairs and behind count what is within them, as means over the layers. A mixture of
+experts needs no term of its own: how many experts a step touches depends on its number of tokens.
+
 `octavo bench fit` finds the seconds by least squares, none below 0. Everything the engine does between two steps is in
 them too: in a simulation the core itself takes no time.
 """
@@ -45,8 +48,8 @@ def counts(work: StepWork) -> tuple[float, ...]:
         work.num_decodes,
         work.decode_context_tokens,
         len(chunks),
-        sum(chunk.num_tokens * (chunk.num_before + (chunk.num_tokens + 1) / 2) for chunk in chunks),
-        sum(chunk.num_before for chunk in chunks),
+        sum(chunk.num_pairs for chunk in chunks),
+        sum(chunk.num_read for chunk in chunks),
     )
 
 
@@ -118,9 +121,8 @@ class FittedCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if work.chunks:
             forward_s += self.chunked_s
             for chunk in work.chunks:
-                num_new, before = chunk.num_tokens, chunk.num_before
-                forward_s += self.chunk_s + before * self.behind_s
-                forward_s += num_new * (before + (num_new + 1) / 2) * self.pairs_s
+                forward_s += self.chunk_s + chunk.num_read * self.behind_s
+                forward_s += chunk.num_pairs * self.pairs_s
         swap_s = work.num_swapped_out_blocks * self.swapped_out_s + work.num_swapped_in_blocks * self.swapped_in_s
         return StepCost(forward_s=forward_s, swap_s=swap_s)
 

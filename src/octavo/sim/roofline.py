@@ -13,6 +13,11 @@ What a step of n tokens takes (all terms add up):
 * Chunk attention at 120 TFLOPS on an A100 (FlashAttention on head size 128), scaled by peak arithmetic.
 * Host: see `Host`.
 
+Layers with a window read and compute what is within it. A mixture of experts is two products: GEMM(n) with what every
+token is multiplied with, and one with the experts that n tokens are expected to choose between them under uniform
+routing (`Experts.expected_active`), each of which sees its equal part of the n x top_k rows. The second is taken to be
+as fast as a dense product of as many weights and rows.
+
 None of these was fitted to a figure that the simulation is compared with; `ARTIFACT` says which two numbers of the
 paper its estimate was checked against.
 """
@@ -27,7 +32,7 @@ import msgspec
 from octavo.errors import ConfigError
 from octavo.sim.cost_model import Chunk, CostModel, StepCost, StepWork
 from octavo.sim.devices import Device
-from octavo.sim.model_shape import ModelShape
+from octavo.sim.model_shape import Experts, ModelShape
 
 _A100_FLOPS = 312e12
 _PROFILED_BYTES_PER_S = 1.935e12
@@ -104,6 +109,8 @@ class RooflineCost:
         slow_small_blocks: Whether blocks below 16 tokens slow the paged kernel, by an assumption; see `_SMALL_BLOCKS`.
         kernel: "paged" or "contiguous".
         host: What the processor adds.
+        layers_per_page: Layers that a block holds the KV of; by default all. Fewer where windows differ: see
+            `octavo.core.kv_groups`.
 
     Raises:
         ConfigError: For a kernel that is neither, or no device.
@@ -119,6 +126,7 @@ class RooflineCost:
         slow_small_blocks: bool = True,
         kernel: str = "paged",
         host: Host = ARTIFACT,
+        layers_per_page: int | None = None,
     ) -> None:
         if kernel not in ("paged", "contiguous"):
             raise ConfigError("kernel", kernel, "paged or contiguous")
@@ -127,9 +135,9 @@ class RooflineCost:
         self.shape = shape
         self.device = device
         self.num_devices = num_devices
-        self.block_bytes = shape.kv_bytes_per_token * block_size
+        self._layers_per_page = shape.num_layers if layers_per_page is None else layers_per_page
+        self.block_bytes = shape.kv_bytes_of(self._layers_per_page) * block_size
         self._host = host
-        self._layer_bytes = shape.layer_bytes / num_devices
         self._head_bytes = shape.head_bytes / num_devices
         kv_bytes_per_s = device.bandwidth_bytes_per_s * _PAGED_SHARE
         if kernel == "contiguous":
@@ -162,7 +170,7 @@ class RooflineCost:
         swap_s = self.swap_s(work.num_swapped_out_blocks) + self.swap_s(work.num_swapped_in_blocks)
         return StepCost(forward_s=forward_s, swap_s=swap_s)
 
-    def gemm_s(self, num_tokens: int, weight_bytes: float) -> float:
+    def gemm_s(self, num_tokens: float, weight_bytes: float) -> float:
         """Matrix products of `num_tokens` rows with weights of so many bytes on one device."""
         if num_tokens == 0:
             return 0.0
@@ -178,16 +186,27 @@ class RooflineCost:
 
     def swap_s(self, num_blocks: int) -> float:
         """One direction between device and host: bound by launches for small blocks, by the bus for large ones."""
-        launches_s = num_blocks * self.shape.num_layers * 2 * _COPY_LAUNCH_S
+        launches_s = num_blocks * self._layers_per_page * 2 * _COPY_LAUNCH_S
         return max(launches_s, num_blocks * self.block_bytes / self.num_devices / self.device.host_bytes_per_s)
 
     def _layers_s(self, num_tokens: int) -> float:
         known = self._layer_s.get(num_tokens)
         if known is None:
-            layer_s = self.gemm_s(num_tokens, self._layer_bytes) + self._elementwise_s(num_tokens)
-            layer_s += self._all_reduces_s(num_tokens)
-            known = self._layer_s[num_tokens] = layer_s * self.shape.num_layers
+            elementwise_s, all_reduces_s = self._elementwise_s(num_tokens), self._all_reduces_s(num_tokens)
+            known = self._layer_s[num_tokens] = sum(
+                count * (self._products_s(num_tokens, experts) + elementwise_s + all_reduces_s)
+                for experts, count in self.shape.kinds.items()
+            )
         return known
+
+    def _products_s(self, num_tokens: int, experts: Experts | None) -> float:
+        """Matrix products of one layer."""
+        dense_s = self.gemm_s(num_tokens, self.shape.dense_bytes(experts) / self.num_devices)
+        if experts is None:
+            return dense_s
+        active = experts.expected_active(num_tokens)
+        active_bytes = active * self.shape.expert_bytes(experts) / self.num_devices
+        return dense_s + self.gemm_s(num_tokens * experts.top_k / active, active_bytes)
 
     def _projection_s(self, num_rows: int) -> float:
         known = self._head_s.get(num_rows)
@@ -209,8 +228,8 @@ class RooflineCost:
         return 2 * (device.allreduce_latency_s + num_tokens * self.shape.hidden * 2 / device.allreduce_bytes_per_s)
 
     def _chunk_s(self, chunk: Chunk) -> float:
-        num_pairs = chunk.num_tokens * (chunk.num_before + chunk.num_tokens / 2)
-        return num_pairs * self._chunk_s_per_pair + chunk.num_before * self._kv_s_per_token
+        num_pairs = chunk.num_pairs - chunk.num_tokens / 2  # of a chunk's own square the half, as FlashAttention counts
+        return num_pairs * self._chunk_s_per_pair + chunk.num_read * self._kv_s_per_token
 
 
 class PaddedCost:

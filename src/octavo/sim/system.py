@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.core.kv_spec import KVGroup, KVSpec
+from octavo.sim.reach import Reach
+
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an EngineCore; names and meanings are those of `octavo.core.engine_core.EngineCore`."""
@@ -22,8 +25,22 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     preemption: str = "recompute"
     admission: str = "fcfs"
     depth: int = 1
-    window: int | None = None
-    """Sliding window of every layer, in tokens; None for full attention."""
+    kv_groups: tuple[KVGroup, ...] = (KVGroup(layers=(0,)),)
+    """Layers that share block tables, with their windows. How many they are matters only where windows differ."""
+
+    @property
+    def kv_spec(self) -> KVSpec:
+        """Of pages of one byte: nothing is stored in a simulation."""
+        return KVSpec(groups=self.kv_groups, block_size=self.block_size, bytes_per_block=1)
+
+    @property
+    def reach(self) -> Reach:
+        """How far the layers look back."""
+        return Reach.of(self.kv_groups)
+
+    def held_slots(self, num_tokens: float) -> float:
+        """Slots of blocks that a sequence of so many tokens fills, over all groups."""
+        return sum(min(num_tokens, group.window or num_tokens) for group in self.kv_groups)
 
     @property
     def shares_prompts(self) -> bool:

@@ -334,7 +334,9 @@ def _guess_load(candidate: Candidate, requests: Sequence[TimedRequest], objectiv
     system, cost = candidate.system, candidate.cost
     num_input, num_output = mean_lengths(requests)
     held = num_input + num_output / 2
-    most = max(1, min(system.max_num_seqs, int(system.num_blocks * system.block_size / held)))
+    most = max(1, min(system.max_num_seqs, int(system.num_blocks * system.block_size / system.held_slots(held))))
+    reach = system.reach
+    attended = reach.attended([held])
     best, at_once, count = 0.0, 1, 1
     while True:
         prompts = count * num_input / num_output
@@ -343,8 +345,8 @@ def _guess_load(candidate: Candidate, requests: Sequence[TimedRequest], objectiv
         work = StepWork(
             num_tokens=count + chunk,
             num_decodes=count,
-            decode_context_tokens=int(count * held),
-            chunks=[Chunk(chunk, 0)] if chunk else [],
+            decode_context_tokens=int(count * attended),
+            chunks=[Chunk(chunk, 0, reach)] if chunk else [],
             num_sampled=count,
         )
         step_s = cost.step(work).forward_s * steps

@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from golden.family_cases import MODELS
 from octavo.cli import bench_fit, fit_check
 from octavo.cli import main as cli
 from octavo.cli.fit_check import Comparison, arriving, chat_requests, check_same_engine, compare
-from octavo.cli.fit_design import STAGES, fitting_stages
+from octavo.cli.fit_design import STAGES, Stage, fitting_stages
+from octavo.cli.step_watch import RealRun
+from octavo.config import EngineConfig
 from octavo.errors import ConfigError
+from octavo.sim.request import TimedRequest
 from octavo.sim.result import RequestRecord, SimResult
 from octavo.traces.fits import read_fit_file
 from support.infos import tiny_info
 from support.paths import TINYSTORIES
+from support.tiny_models import write_tiny_llama
 
 FLAGS = ("--num-blocks", "200", "--block-size", "16", "--num-threads", "1", "--max-num-seqs", "8", "--dtype", "float32")
 
@@ -49,6 +54,47 @@ def test_the_check_predicts_and_serves(
     assert status in (0, 1)  # how near it comes on a busy machine is not this test's question
     assert (status == 0) == ("BROKEN" not in printed)
     assert printed.count("closed") >= 4 and printed.count("open") >= 4
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2-moe"])
+def test_models_whose_layers_differ_are_measured_and_checked(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows bound what a step is told to read; experts are in the time by number of tokens."""
+    folder, path = write_tiny_llama(tmp_path / name, MODELS[name]), tmp_path / "fit.json"
+    monkeypatch.setattr(fit_check, "chat_lengths", lambda count: [(40 + i, 3 + i % 7) for i in range(count)])
+    words = ("--rounds", "2", "--output", str(path), "--check", "--num-prompts", "6", *FLAGS)
+    assert cli.main(["bench", "fit", str(folder), *words]) in (0, 1)
+    assert capsys.readouterr().out.count("closed") >= 4
+    assert set(read_fit_file(path).residuals) == {"decode", "chunks", "mixed"}
+
+
+def test_steps_are_watched_with_the_windows_of_the_model(tmp_path: Path) -> None:
+    """Of three layers two have windows of 24 tokens."""
+    config = EngineConfig.of(model=str(write_tiny_llama(tmp_path, MODELS["gemma3"])), num_blocks=100, num_threads=1)
+    executor, info = bench_fit.load(config)
+    real = RealRun(config, executor, info, temperature=0.0)
+    prompt = [3 + i % 90 for i in range(60)]
+    real.open_loop([TimedRequest(arrival_s=0.0, token_ids=prompt, num_output_tokens=3)])
+    executor.close()
+    contexts = [step.work.decode_context_tokens for step in real.steps if step.work.num_decodes]
+    assert contexts == pytest.approx([(61 + 2 * 24) / 3, (62 + 2 * 24) / 3])
+
+
+def test_stages_fit_where_each_group_of_layers_needs_its_blocks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def watched(max_num_seqs: int, max_model_len: int, num_slots: int, stages: object) -> list[Stage]:
+        asked.append(num_slots)
+        raise ConfigError("stages", 0, "enough")
+
+    monkeypatch.setattr(bench_fit, "fitting_stages", watched)
+    folder = write_tiny_llama(tmp_path, MODELS["gemma3"])
+    with pytest.raises(ConfigError, match="stages"):
+        bench_fit.quick_fit(EngineConfig.of(model=str(folder), num_blocks=100, block_size=8))
+    assert asked == [33 * 8]
 
 
 def test_a_fit_of_another_engine_is_refused(fit_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

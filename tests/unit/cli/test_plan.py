@@ -17,12 +17,15 @@ from octavo.cli.parser import Parser
 from octavo.cli.plan import MOST_REQUESTS, Workers, add_arguments, drawn_lengths, make_requests, make_target
 from octavo.cli.plan_model import device, model_shape, with_kv_dtype
 from octavo.cli.plan_progress import PlanProgress, plan_progress
+from octavo.cli.plan_target import Target
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError
 from octavo.executor import local
 from octavo.executor.local import LocalExecutor
 from octavo.messages import EngineInfo
+from octavo.models.families import decoder_spec
 from octavo.sim.fitted import KNOTS, Fit, FittedCost
+from octavo.sim.model_shape import Experts, LayerShape, alike
 from octavo.sim.trials import Objectives, sustained
 from octavo.weights.sources import resolve
 from support.paths import TINYSTORIES
@@ -62,6 +65,12 @@ def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return report
 
 
+def target_of(*words: str) -> Target:
+    parser = Parser("octavo plan", "")
+    add_arguments(parser)
+    return make_target(parser.parse(list(words)))
+
+
 def flags(settings: dict[str, Any]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
@@ -76,22 +85,24 @@ FRACTION = {"memory_fraction": 0.002, "max_num_batched_tokens": 64}
 
 
 @pytest.mark.parametrize(
-    ("settings", "window"),
-    [(BYTES, None), (BLOCKS, None), (SEARCHED, None), (FRACTION, None), (BYTES, 32), (FRACTION, 32)],
+    ("settings", "model"),
+    [(BYTES, None), (BLOCKS, None), (SEARCHED, None), (FRACTION, None)]
+    + [(settings, model) for model in ("window", "gemma3", "qwen2-moe") for settings in (BYTES, FRACTION)],
     ids=str,
 )
 def test_the_number_of_blocks_is_what_the_server_prints(
     settings: dict[str, Any],
-    window: int | None,
+    model: str | None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = TINYSTORIES if window is None else write_tiny_llama(tmp_path / "model", TinyLlama(window=window))
+    tiny = MODELS | {"window": TinyLlama(window=32)}
+    folder = TINYSTORIES if model is None else write_tiny_llama(tmp_path / "model", tiny[model])
     files = resolve(str(folder))
     config = EngineConfig.of(model=str(folder), **settings)
     monkeypatch.setattr(local, "available_bytes", lambda: FREE)
-    fit = fit_file(tmp_path / "fit.json", LocalExecutor.preview(config, files))
+    fit = fit_file(tmp_path / "fit.json", LocalExecutor.preview(config, files)[0])
     report = planned(capsys, str(folder), "--fit", str(fit), *SMALL, *flags(settings))
 
     budget = report["settings"]["max_num_batched_tokens"]
@@ -101,14 +112,37 @@ def test_the_number_of_blocks_is_what_the_server_prints(
     executor.close()
     info = executor.info
     found = report["memory"]
-    assert (found["num_blocks"], found["kv_bytes"], found["max_model_len"], found["reason"]) == (
-        info.num_blocks,
-        info.kv_bytes,
-        info.max_model_len,
-        info.kv_reason,
-    )
+    same = ("num_blocks", "kv_bytes", "kv_bytes_per_token", "kv_groups", "max_model_len")
+    assert {name: found[name] for name in same} == {name: getattr(info, name) for name in same}
+    assert found["reason"] == info.kv_reason
     assert report["settings"]["block_size"] == info.block_size
     assert f"{report['memory']['num_blocks']} blocks" in info.kv_reason
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "qwen2-windows", "olmo3", "starcoder2", "mixtral", "qwen2-moe"])
+@pytest.mark.parametrize(("block_size", "context"), [(8, 256), (16, 100), (16, 20)])
+def test_an_accelerator_keeps_kv_as_the_server_does(name: str, block_size: int, context: int, tmp_path: Path) -> None:
+    """The same groups of layers with the same windows, and pages of the same bytes."""
+    folder = write_tiny_llama(tmp_path, MODELS[name])
+    words = {"block_size": block_size, "max_model_len": context, "num_blocks": 80}
+    _, kv_spec = LocalExecutor.preview(EngineConfig.of(model=str(folder), **words), resolve(str(folder)))
+    words |= {"kv_cache_dtype": "float32", "max_num_batched_tokens": 64, "num_devices": 1}
+    target = target_of(str(folder), "--device", "h100", *SMALL, *flags(words))
+    system = target.start.system
+    assert system.kv_groups == kv_spec.groups
+    assert target.memory(target.start)["kv_bytes"] == 80 * kv_spec.bytes_per_block
+    assert system.max_model_len == kv_spec.longest(80, 64, context)
+    assert target.start.cost.block_bytes == kv_spec.bytes_per_block
+
+
+def test_windows_leave_room_for_a_longer_context(tmp_path: Path) -> None:
+    """A window of 24 tokens and steps of 16: a sequence of 256 tokens holds 6 blocks in each of two groups, and 32 in
+    the one without a window."""
+    folder = write_tiny_llama(tmp_path, MODELS["gemma3"])
+    words = ("--device", "h100", "--block-size", "8", "--max-num-batched-tokens", "16", *SMALL)
+    assert target_of(str(folder), *words, "--num-blocks", "44").start.system.max_model_len == 256
+    assert target_of(str(folder), *words, "--num-blocks", "43").start.system.max_model_len == 248
+    assert target_of(str(folder), *words, "--num-blocks", "5").start.system.max_model_len == 8
 
 
 def test_steps_of_more_tokens_leave_less_memory_for_kv(
@@ -117,7 +151,7 @@ def test_steps_of_more_tokens_leave_less_memory_for_kv(
     monkeypatch.setattr(local, "available_bytes", lambda: FREE)
     settings = {"memory_fraction": 0.002, "block_size": 8}
     config = EngineConfig.of(model=str(TINYSTORIES), **settings)
-    fit = fit_file(tmp_path / "fit.json", LocalExecutor.preview(config, resolve(str(TINYSTORIES))))
+    fit = fit_file(tmp_path / "fit.json", LocalExecutor.preview(config, resolve(str(TINYSTORIES)))[0])
     report = planned(capsys, str(TINYSTORIES), "--fit", str(fit), *SMALL, *flags(settings))
     tried = [(one["value"], one["num_blocks"]) for one in report["alternatives"]]
     assert [budget for budget, _ in tried] == [32, 64, 128, 256, 512]
@@ -376,22 +410,59 @@ def test_a_model_is_known_by_its_name_its_config_and_its_folder(tmp_path: Path) 
     (folder / "model.safetensors").unlink()
     shape = model_shape(str(folder))
     assert shape == model_shape(str(folder / "config.json"))
-    assert (shape.name, shape.num_layers, shape.num_kv_heads, shape.window) == ("small", 3, 2, 16)
+    assert (shape.name, shape.layers, shape.num_kv_heads) == ("small", alike(3, window=16), 2)
     assert model_shape("Llama-3.1-8B").kv_bytes_per_token == 131_072
     with pytest.raises(ModelError):
         model_shape(str(tmp_path / "none.json"))
 
 
-@pytest.mark.parametrize(("name", "word"), [("gemma2", "keep KV alike"), ("mixtral", "without mixtures of experts")])
-def test_kinds_of_models_that_are_not_simulated(tmp_path: Path, name: str, word: str) -> None:
-    """A figure for another model would be worse than none."""
-    with pytest.raises(ConfigError, match=word):
-        model_shape(str(write_tiny_llama(tmp_path, MODELS[name])))
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_those_of_the_model(tmp_path: Path, name: str) -> None:
+    """But for tables of positions, and embeddings narrower than the rest: they are taken to be as wide."""
+    folder = write_tiny_llama(tmp_path, MODELS[name])
+    spec = msgspec.structs.replace(decoder_spec(MODELS[name].config()), position_offset=None, embedding_size=None)
+    assert model_shape(str(folder)).total_bytes / 2 == spec.num_parameters
+
+
+def test_layers_of_a_model_may_differ(tmp_path: Path) -> None:
+    local, everything = LayerShape(window=24), LayerShape()
+    gemma = model_shape(str(write_tiny_llama(tmp_path / "gemma", MODELS["gemma3"])))
+    assert gemma.layers == (local, everything, local)
+    routed = LayerShape(experts=Experts(num_experts=8, top_k=3, ffn=20, shared_ffn=28))
+    qwen = model_shape(str(write_tiny_llama(tmp_path / "qwen", MODELS["qwen2-moe"])))
+    assert qwen.layers == (routed, everything, routed)
+
+
+def test_a_plan_says_what_it_takes_of_experts(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--device", "h200", "--num-devices", "1", "--kv-cache-dtype", "auto", "--block-size", "16",
+             "--max-num-batched-tokens", "512", "--max-num-seqs", "4", "--lengths", "64:4")  # fmt: skip
+    report = planned(capsys, "mixtral-8x7b", *words)
+    assert any("experts uniformly" in note for note in report["notes"])
+    assert report["sustained"]["requests_per_s"] > 0
+    dense = planned(capsys, "qwen3-8b", *words)
+    assert not any("experts" in note for note in dense["notes"])
+    assert dense["memory"]["kv_groups"] == ""
+
+
+def test_a_plan_tells_the_groups_of_layers_and_counts_what_they_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    words = ["plan", "gemma-3-1b", "--device", "l4", "--num-devices", "1", "--kv-cache-dtype", "auto", "--block-size",
+             "16", "--max-num-batched-tokens", "512", "--max-num-seqs", "4", "--num-blocks", "700", "--lengths",
+             "600:4", "--max-model-len", "3000", "--json", str(path)]  # fmt: skip
+    assert cli.main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "7 groups of layers: 22 layers with a window of 512 tokens in 6 of up to 4" in printed
+    report = json.loads(path.read_text())
+    num_tokens = report["workload"]["mean_input_tokens"] + report["workload"]["mean_output_tokens"]
+    assert num_tokens > 540  # then a window of 512 tokens is within 33 blocks of 16
+    assert report["concurrent_requests"] == 700 // (6 * 33 + math.ceil(num_tokens / 16))
 
 
 def test_an_mlp_without_a_gate_is_counted_as_such(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path, MODELS["starcoder2"])
-    assert not model_shape(str(path)).gated and model_shape(str(path)).window == 24
+    assert not model_shape(str(path)).gated
 
 
 def test_int8_keys_and_values_carry_their_scales() -> None:

@@ -25,7 +25,7 @@ def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> tupl
     """What the preview says and what the engine says, where exactly `FREE` bytes are free before the weights."""
     config, files = EngineConfig.of(model=str(folder), **settings), resolve(str(folder))
     monkeypatch.setattr(local, "available_bytes", lambda: FREE)
-    said = LocalExecutor.preview(config, files)
+    said = LocalExecutor.preview(config, files)[0]
     monkeypatch.setattr(local, "available_bytes", lambda: FREE - said.weight_bytes)
     executor = LocalExecutor.load(config, files)
     executor.close()
@@ -75,7 +75,7 @@ def test_bytes_of_weights_stored_in_groups_are_told_without_reading_them(monkeyp
 
     monkeypatch.setattr(GGUFCheckpoint, "read", refuse)
     monkeypatch.setattr(GGUFCheckpoint, "read_grouped", refuse)
-    assert LocalExecutor.preview(config, files) == msgspec.structs.replace(executor.info, load_s=0.0)
+    assert LocalExecutor.preview(config, files)[0] == msgspec.structs.replace(executor.info, load_s=0.0)
 
 
 def test_weights_that_do_not_fit_are_named_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

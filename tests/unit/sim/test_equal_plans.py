@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from golden.family_cases import MODELS
+from octavo.cli.plan_model import model_shape
 from octavo.config import EngineConfig
 from octavo.core.step import StepPlan
 from octavo.engine.build import build_engine
@@ -21,6 +24,7 @@ from octavo.sim.simulator import Simulation
 from octavo.sim.system import System
 from octavo.weights.sources import resolve
 from support.paths import TINYSTORIES
+from support.tiny_models import write_tiny_llama
 
 NUM_REQUESTS = 60
 
@@ -49,12 +53,12 @@ class _OneSecond:
         return StepCost(forward_s=1.0)
 
 
-def _requests(rng: random.Random, n: int) -> list[EngineRequest]:
+def _requests(rng: random.Random, n: int, vocab: int) -> list[EngineRequest]:
     """Prompts, some of which begin alike. The model always answers what the simulator answers."""
-    heads = [[rng.randrange(3, 512) for _ in range(40)] for _ in range(3)]
+    heads = [[rng.randrange(3, vocab) for _ in range(40)] for _ in range(3)]
     requests = []
     for i in range(NUM_REQUESTS):
-        tail = [rng.randrange(3, 512) for _ in range(rng.randint(1, 60))]
+        tail = [rng.randrange(3, vocab) for _ in range(rng.randint(1, 60))]
         prompt = rng.choice([[], [], *heads]) + tail
         limit = rng.randint(1, 40)
         sampling = SamplingParams(
@@ -111,8 +115,18 @@ def _serve(config: EngineConfig, requests: list[EngineRequest], rng: random.Rand
     ids=["recompute", "swap", "skip"],
 )
 def test_engine_and_simulator_plan_alike(settings: dict[str, Any], n: int) -> None:
+    _plan_alike(TINYSTORIES, settings, n)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2-moe"])
+def test_so_they_do_for_models_whose_layers_differ(name: str, tmp_path: Path) -> None:
+    _plan_alike(write_tiny_llama(tmp_path / name, MODELS[name]), {"preemption": "recompute"}, 2)
+
+
+def _plan_alike(model: Path, settings: dict[str, Any], n: int) -> None:
+    shape = model_shape(str(model))
     config = EngineConfig.of(
-        model=str(TINYSTORIES),
+        model=str(model),
         block_size=8,
         num_blocks=48,
         max_num_seqs=12,
@@ -121,7 +135,7 @@ def test_engine_and_simulator_plan_alike(settings: dict[str, Any], n: int) -> No
         **settings,
     )
     rng = random.Random(7)
-    trace = _serve(config, _requests(rng, n), rng)
+    trace = _serve(config, _requests(rng, n, shape.vocab), rng)
     system = System(
         num_blocks=47,
         block_size=8,
@@ -132,6 +146,7 @@ def test_engine_and_simulator_plan_alike(settings: dict[str, Any], n: int) -> No
         enable_prefix_caching=config.cache.enable_prefix_caching,
         preemption=config.cache.preemption,
         admission=config.scheduler.admission,
+        kv_groups=shape.kv_spec(8, 256).groups,
     )
     timed = [
         _Timed(arrival_s=k, token_ids=request.token_ids, num_output_tokens=request.max_tokens, source=request)

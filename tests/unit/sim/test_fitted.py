@@ -10,7 +10,8 @@ from octavo.cli.step_watch import Step
 from octavo.errors import ConfigError
 from octavo.measure.least_squares import nnls
 from octavo.sim.cost_model import Chunk, StepWork
-from octavo.sim.fitted import COUNTS, KNOTS, Fit, FittedCost, Residual, read_fit, row, spans
+from octavo.sim.fitted import COUNTS, KNOTS, Fit, FittedCost, Residual, counts, read_fit, row, spans
+from octavo.sim.reach import Reach
 
 TRUTH = FittedCost(
     knots=KNOTS,
@@ -69,6 +70,18 @@ def test_a_step_takes_the_sum_of_its_terms() -> None:
     each = 2 * 0.2e-3 + 0.05e-3 + 50e-6 + 0.3e-3 + pairs * 2e-8 + 10 * 5e-7 + 2e-4
     assert cost.forward_s == pytest.approx(tokens + once + each)
     assert cost.swap_s == pytest.approx(3 * 2e-4 + 4 * 3e-4)
+
+
+def test_chunks_cost_what_is_within_the_windows() -> None:
+    """Half the layers see 4 tokens: 3 tokens read 3 of the 10 before them there, and are in 12 pairs."""
+    work = StepWork(num_tokens=3, chunks=[Chunk(3, 10, Reach(((4, 0.5), (None, 0.5))))])
+    pairs, behind = (12 + 36) / 2, (3 + 10) / 2
+    assert dict(zip(COUNTS, counts(work), strict=True)) == {
+        "step": 1, "chunked": 1, "logits": 0, "sampled": 0, "decode": 0, "context": 0, "chunk": 1, "pairs": pairs,
+        "behind": behind,
+    }  # fmt: skip
+    expected = 2 * 3e-3 + 2e-3 + 9e-3 + 0.5e-3 + 0.3e-3 + pairs * 2e-8 + behind * 5e-7
+    assert TRUTH.step(work).forward_s == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_plan_that_computes_nothing_takes_no_time() -> None:

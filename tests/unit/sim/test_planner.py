@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from octavo.core.kv_spec import KVGroup
 from octavo.errors import ConfigError
 from octavo.sim.planner import Axis, run_here, search
 from octavo.sim.request import TimedRequest
@@ -60,6 +61,19 @@ def test_littles_law_is_the_first_guess() -> None:
 def test_memory_bounds_the_guess() -> None:
     """5 blocks of 16 slots: sequences of 18 tokens on average."""
     assert guess_rate(candidate(num_blocks=5), regular(50), LOOSE) == pytest.approx(4 / (20 * STEP_S))
+    local, whole = KVGroup(layers=(0,), window=8), KVGroup(layers=(1,))
+    # 18 tokens of one group and 8 of another, 26 slots of 80; two groups of 8 tokens, 16 slots.
+    for groups, most in (((local, whole), 3), ((local, local), 5)):
+        one = candidate(num_blocks=5, kv_groups=groups)
+        assert guess_rate(one, regular(50), LOOSE) == pytest.approx(most / (20 * STEP_S))
+
+
+def test_a_guess_reads_what_is_within_the_windows() -> None:
+    cost = LinearCost()
+    one = candidate(cost, kv_groups=(KVGroup(layers=(0,), window=6), KVGroup(layers=(1,))))
+    guess_rate(one, regular(50), LOOSE)
+    assert cost.works[0].decode_context_tokens == (6 + 18) / 2
+    assert cost.works[-1].chunks[0].reach == one.system.reach
 
 
 @pytest.mark.parametrize("ttft_s", [2.0, 1000.0])

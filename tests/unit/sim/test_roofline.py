@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
 
+from octavo.core.kv_spec import KVGroup
 from octavo.errors import ConfigError
 from octavo.sim.capacity import crossing, sustained_rate
 from octavo.sim.cost_model import Chunk, StepWork
 from octavo.sim.devices import DEVICES
-from octavo.sim.model_shape import PAPER_MODELS
+from octavo.sim.model_shape import PAPER_MODELS, Experts, LayerShape, ModelShape
+from octavo.sim.reach import Reach
 from octavo.sim.roofline import ARTIFACT, Host, PaddedCost, RooflineCost, interpolate
 
 NO_HOST = Host(step_s=0.0, sequence_s=0.0)
@@ -100,6 +105,77 @@ def test_swapping_is_bound_by_launches_or_by_the_bus() -> None:
     assert large.swap_s(1) == pytest.approx(256 * 819_200 / 12.5e9)
     cost = small.step(StepWork(num_swapped_out_blocks=256, num_swapped_in_blocks=256))
     assert (cost.forward_s, cost.swap_s) == (0.0, pytest.approx(2 * small.swap_s(256)))
+
+
+def test_blocks_of_some_layers_are_copied_and_swapped_as_such() -> None:
+    whole, quarter = RooflineCost(SHAPE, A100), RooflineCost(SHAPE, A100, layers_per_page=10)
+    assert quarter.copy_s(8) == pytest.approx(whole.copy_s(8) / 4)
+    assert quarter.swap_s(8) == pytest.approx(whole.swap_s(8) / 4)
+
+
+# ---- layers that differ
+
+
+MIXTURE = Experts(num_experts=64, top_k=4, ffn=1500, shared_ffn=3000)
+
+
+def mixed(*layers: LayerShape) -> ModelShape:
+    return msgspec.structs.replace(SHAPE, layers=layers)
+
+
+def step_s(shape: ModelShape, work: StepWork) -> float:
+    """Without the output projection."""
+    return RooflineCost(shape, A100, host=NO_HOST).step(work).forward_s
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 40])
+def test_the_expected_number_of_experts_is_that_of_uniform_draws(num_tokens: int) -> None:
+    rng = random.Random(num_tokens)
+    drawn = [len({e for _ in range(num_tokens) for e in rng.sample(range(64), 4)}) for _ in range(2000)]
+    assert MIXTURE.expected_active(num_tokens) == pytest.approx(sum(drawn) / len(drawn), rel=0.01)
+
+
+def test_one_token_reads_its_experts_and_many_read_them_all() -> None:
+    shape, bandwidth = mixed(LayerShape(experts=MIXTURE)), 1.5e12 * 1.555 / 1.935
+    expert = 3 * 5120 * 1500 * 2
+    dense = (4 * 5120 * 5120 + 5120 * (64 + 3 * 3000 + 1)) * 2
+    assert shape.layer_bytes(MIXTURE) == dense + 64 * expert
+    for num_tokens, active in ((1, 4), (16, 64 * (1 - (15 / 16) ** 16))):
+        found_s = step_s(shape, StepWork(num_tokens=num_tokens, num_decodes=num_tokens))
+        assert found_s == pytest.approx((dense + active * expert) / bandwidth + 27e-6)
+    cost = RooflineCost(shape, A100, host=NO_HOST)
+    many_s = cost.gemm_s(4096, dense) + cost.gemm_s(4096 * 4 / 64, 64 * expert)
+    elementwise_s = 4096 * 0.205e-6 * 1.935 / 1.555
+    assert step_s(shape, StepWork(num_tokens=4096, num_decodes=1)) == pytest.approx(many_s + elementwise_s)
+
+
+def test_dense_layers_and_layers_of_experts_add_up() -> None:
+    dense, routed = LayerShape(), LayerShape(experts=MIXTURE)
+    work = StepWork(num_tokens=30, num_decodes=30, num_sampled=0)
+    alone = [step_s(mixed(layer), work) for layer in (dense, routed)]
+    assert step_s(mixed(routed, dense, routed), work) == pytest.approx(alone[0] + 2 * alone[1])
+    weights = [mixed(layer).total_bytes - 50272 * 5120 * 2 for layer in (dense, routed)]
+    total = mixed(routed, dense, routed).total_bytes - 50272 * 5120 * 2
+    assert total == pytest.approx(weights[0] + 2 * weights[1])
+
+
+def test_experts_are_split_over_devices() -> None:
+    shape = mixed(LayerShape(experts=MIXTURE))
+    work = StepWork(num_tokens=4, num_decodes=4)
+    one, two = (RooflineCost(shape, A100, n, host=NO_HOST).step(work).forward_s for n in (1, 2))
+    assert two == pytest.approx((one - 27e-6) / 2 + 27e-6 + 2 * (50e-6 + 4 * 5120 * 2 / 130e9))
+
+
+def test_chunks_of_layers_with_windows_cost_what_is_within_them() -> None:
+    reach = Reach.of([KVGroup(layers=(0,), window=100), KVGroup(layers=(1,))])
+    shape = mixed(LayerShape(window=100), LayerShape())
+    far, near = (
+        step_s(shape, StepWork(num_tokens=64, chunks=[chunk])) for chunk in (Chunk(64, 1000), Chunk(64, 1000, reach))
+    )
+    pairs = 64 * (1000 + 32.5) - 64 * 100
+    read = 1000 - 99
+    kv_s = 2 * 5120 * 2 / (0.75 * 1.555e12)
+    assert far - near == pytest.approx(4 * 5120 * pairs / 120e12 + read * kv_s)
 
 
 def test_a_padded_batch_pays_for_its_longest_prompt_and_for_those_who_are_done() -> None:

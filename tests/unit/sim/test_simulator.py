@@ -6,6 +6,7 @@ import pytest
 
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_cache_manager import KVCacheManager
+from octavo.core.kv_spec import KVGroup
 from octavo.core.preemption import LastInOrder
 from octavo.core.request import Sequence
 from octavo.errors import ConfigError
@@ -33,6 +34,41 @@ def test_the_work_of_a_step_tells_chunks_from_decodes() -> None:
     assert (first.chunks, first.num_decodes, first.num_sampled) == ([Chunk(32, 0)], 0, 0)
     assert (second.chunks, second.num_sampled, second.num_tokens) == ([Chunk(8, 32), Chunk(10, 0)], 2, 18)
     assert (third.chunks, third.num_decodes, third.decode_context_tokens) == ([], 2, 41 + 11)
+
+
+LOCAL = KVGroup(layers=(0, 2), window=16)
+GLOBAL = KVGroup(layers=(1,))
+
+
+def test_what_a_decode_reads_ends_at_the_windows() -> None:
+    cost = LinearCost()
+    simulate(small_system(kv_groups=(LOCAL,)), cost, [request(0.0, 40, 3), request(0.0, 10, 3)])
+    assert [work.decode_context_tokens for work in cost.works[1:3]] == [16 + 11, 16 + 12]
+    cost = LinearCost()
+    simulate(small_system(kv_groups=(LOCAL, GLOBAL), max_num_batched_tokens=32), cost, [request(0.0, 40, 3)])
+    assert cost.works[1].chunks[0].num_read == pytest.approx((2 * 15 + 32) / 3)
+    assert cost.works[2].decode_context_tokens == pytest.approx((2 * 16 + 41) / 3)
+
+
+def test_blocks_behind_a_window_are_freed() -> None:
+    """Twice 30 blocks of a global and a local group would not fit. What the local one keeps beside the global does."""
+
+    def most_used(*groups: KVGroup) -> int:
+        held: list[int] = []
+
+        class Watch:
+            def observe(self, core: EngineCore, work: StepWork, now_s: float, duration_s: float) -> None:
+                held.append(core.stats().num_held_blocks)
+
+        system = small_system(num_blocks=40, kv_groups=groups, max_num_batched_tokens=32)
+        simulate(system, LinearCost(), [request(0.0, 300, 180)], probes=[Watch()])
+        return max(held)
+
+    assert most_used(GLOBAL) == 30
+    assert most_used(LOCAL) <= 4
+    assert most_used(LOCAL, GLOBAL) <= 34
+    with pytest.raises(ConfigError, match="servable"):
+        most_used(KVGroup(layers=(0,)), GLOBAL)
 
 
 def test_answers_from_one_prompt_share_its_prefill_and_copy_its_last_block() -> None:
