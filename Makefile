@@ -13,7 +13,7 @@ CXX_FORMATTED := $(CXX_SOURCES) $(wildcard tests/native/*.cpp tests/native/emula
 
 # Steps share one environment: two at once would trip over each other.
 .NOTPARALLEL:
-.PHONY: help serve test test-clients test-page fuzz-quick test-torch test-models test-full test-schemas coverage soak check format build model bench size paper docs sanitize emulate clean
+.PHONY: help serve test test-clients test-page fuzz-quick fuzz-checkpoints test-torch test-models test-full test-schemas coverage soak check format build model bench size paper docs sanitize emulate clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -99,6 +99,11 @@ test-clients: $(VENV)/.test  ## LiteLLM, LangChain, LlamaIndex, llm, lm-eval, gu
 fuzz-quick: $(VENV)/.test  ## 20 000 bad requests to a real server (SEED=N for the same again), with and without assertions
 	cd tests && ../$(BIN)/python -m fuzz.run $(if $(SEED),--seed $(SEED))
 	cd tests && ../$(BIN)/python -m fuzz.run $(if $(SEED),--seed $(SEED)) --optimise
+
+fuzz-checkpoints: export OCTAVO_CHECKPOINTS = 20000
+fuzz-checkpoints: export OCTAVO_SEED = $(SEED)
+fuzz-checkpoints: $(VENV)/.test  ## 20 000 damaged checkpoints (SEED=N for the same again)
+	$(BIN)/python -m pytest -q --timeout 7200 tests/unit/weights/test_bad_checkpoints.py $(ARGS)
 
 test-full: $(VENV)/.golden model  ## the long suites
 	$(BIN)/python -m pytest -m "full" --timeout 7200 $(ARGS)

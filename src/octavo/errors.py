@@ -30,6 +30,13 @@ def _shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def _one_line(text: str) -> str:
+    """Control characters, line ends and marks of direction escaped: a terminal would obey them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class ConfigError(OctavoError, ValueError):
     """A setting is out of range."""
 
@@ -95,7 +102,10 @@ class EngineDeadError(OctavoError):
 
 
 class ModelError(OctavoError):
-    """A model cannot be loaded."""
+    """A model cannot be loaded. The message is one line, whatever names a stranger's files hold."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_one_line(message))
 
 
 class ModelFileError(ModelError):

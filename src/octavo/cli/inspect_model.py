@@ -25,7 +25,7 @@ def inspect_model(config: EngineConfig) -> Facts:
     """
     lone = _lone_config(Path(config.model.model).expanduser())
     if lone is not None:
-        facts = facts_of_config(config, read_json(lone, JSONObject))
+        facts = facts_of_config(config, read_json(lone, JSONObject) | config.model.overrides)
         facts["model"] = {"name": lone.resolve().parent.name, "format": "config.json alone", **facts["model"]}
         return facts
     files = find(config.model)
@@ -58,6 +58,8 @@ def _here(config: EngineConfig, files: ModelFiles) -> Facts:
     try:
         info, _ = registry.resolve("executors", config.execution.executor).preview(config, files)
     except ConfigError as error:
+        if error.field.startswith("hf_overrides"):
+            raise
         return {"fits": False, "why": str(error)}
     return {
         "fits": True,

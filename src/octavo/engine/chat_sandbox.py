@@ -1,16 +1,16 @@
 """A jinja2 environment that model files may be trusted with.
 
 Templates come with a model, so they are data from a stranger. On top of jinja2's immutable sandbox (no internals, no
-changing of what was passed in) a rendering may take only so many turns and seconds and make only so much text: loops
-and calls are counted, and every way to make a text longer than its parts is checked before it is taken.
+changing of what was passed in) a rendering may take only so many turns and seconds and make only so much
+(`chat_budget`). Whatever can make a value larger than its parts is checked before it is made; whatever looks at all of
+a value is asked only for those that are small enough.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -20,35 +20,26 @@ import jinja2.filters
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+import jinja2.utils
 from jinja2.exceptions import SecurityError
 
-MAX_OUTPUT_CHARS = 32 << 20
-"""Longest text a template may make, in one piece or in all."""
-MAX_TURNS = 1_000_000
-"""Turns of all loops and calls in one rendering."""
-MAX_RENDER_S = 5.0
+from octavo.engine.chat_budget import (
+    TemplateLimitError,
+    budget,
+    check_items,
+    check_length,
+    counted,
+    joined,
+    made,
+    made_parts,
+    weigh,
+)
+
 MAX_POWER_BITS = 4096
 MAX_DEPTH = 200
 """Nodes inside nodes in a template."""
-
-
-class Budget:
-    """What one rendering may still take."""
-
-    def __init__(self) -> None:
-        self._turns_left = MAX_TURNS
-        self._deadline_s = time.monotonic() + MAX_RENDER_S
-
-    def take_turn(self) -> None:
-        self._turns_left -= 1
-        if self._turns_left < 0:
-            raise TemplateLimitError(f"its loops and calls take more than {MAX_TURNS} turns")
-        if time.monotonic() > self._deadline_s:
-            raise TemplateLimitError(f"it takes longer than {MAX_RENDER_S:g} seconds")
-
-
-budget: ContextVar[Budget] = ContextVar("budget")
-"""Of the rendering under way in this thread."""
+MAX_NODES = 30_000
+"""Of a template. The longest in use have some thousand; to compile so many takes a second or two."""
 
 # What chat templates use, and all that they may: much of the rest can make a huge value from a small one.
 _FILTERS = """
@@ -68,67 +59,76 @@ _METHODS: dict[type, frozenset[str]] = {
 }
 
 
-class TemplateLimitError(jinja2.TemplateError):
-    """A rendering takes more than it may."""
-
-
 class TemplateRaisedError(jinja2.TemplateError):
     """The template itself refused its input, by `raise_exception`."""
 
 
-def check_length(length: int) -> None:
-    if length > MAX_OUTPUT_CHARS:
-        raise TemplateLimitError(f"it makes a text of more than {MAX_OUTPUT_CHARS} characters")
-
-
-def _counted(items: Any) -> Iterator[Any]:
-    take_turn = budget.get().take_turn
-    for item in items:
-        take_turn()
-        yield item
-
-
-def _bounded(text: str) -> str:
-    check_length(len(text))
-    return text
-
-
-def _checked_parts(separator: str, parts: Iterable[Any]) -> list[Any]:
-    kept = list(_counted(parts))
-    check_length(sum(len(str(part)) + len(separator) for part in kept))
-    return kept
+_ONE_BY_ONE = """
+    attr count d default first items last length list map max min reject rejectattr reverse safe select selectattr sort
+    sum unique
+"""
+"""Filters that take what they are given element by element, or do not look inside at all."""
+_COMPARISONS = "== != < <= > >= eq equalto ge greaterthan gt in le lessthan lt ne"
+"""Tests that look at all of a value."""
+_WEIGHED_BY_ELEMENT = frozenset({"max", "min", "sort", "sum", "unique"})
+_STARTS_OF_LINES = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
 def _sized(value: object) -> bool:
     return isinstance(value, str | bytes | list | tuple)
 
 
-class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The environment chat templates are written for, with limits."""
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or a test that refuses values too large for it, and whose result counts."""
+    one_by_one = frozenset(_ONE_BY_ONE.split())
 
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if name in one_by_one and name not in _WEIGHED_BY_ELEMENT:
+            budget.get().take_turns()
+        for value in (*args, *kwargs.values()):
+            if name not in one_by_one or (name in _WEIGHED_BY_ELEMENT and not isinstance(value, str)):
+                weigh(value)
+            elif name not in ("count", "length") and _sized(value):
+                check_items(len(value))
+        result = function(*args, **kwargs)
+        if isinstance(result, list) and args and isinstance(args[-1], str):
+            made_parts(len(result))
+        return made(result)
+
+    return checked
+
+
+class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The environment chat templates are written for, with limits. Used with a `budget` set, to compile too."""
+
+    concat = staticmethod(functools.partial(joined, ""))
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationExtension]
         )
-        self.filters = {name: self.filters[name] for name in _FILTERS.split()} | {
-            "bounded": _bounded,
-            "counted": _counted,
-            "indent": _indent,
+        own: dict[str, Any] = {**self.filters}
+        plain = {name: own[name] for name in _FILTERS.split()}
+        plain |= {"indent": _indent, "replace": _replace, "sum": _sum, "tojson": _to_json}
+        self.filters = {name: _bounded(name, function) for name, function in plain.items()} | {
+            "concatenated": functools.partial(joined, ""),
+            "counted": counted,
             "join": self._join,
-            "replace": _replace,
-            "tojson": _to_json,
+            "sliced": made,
+            "weighed": weigh,
         }
+        tests: dict[str, Any] = {**self.tests}
+        self.tests = tests | {name: _bounded(name, tests[name]) for name in _COMPARISONS.split()}
+        self.finalize = _written
         for name in ("lipsum", "cycler", "joiner"):
             del self.globals[name]
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
-            for value, count in ((left, right), (right, left)):
-                if _sized(value) and isinstance(count, int):
-                    check_length(len(value) * count)
+            _check_product(left, right)
         elif operator == "**":
             if not all(isinstance(value, int | float) and abs(value) < 1 << 31 for value in (left, right)):
                 raise TemplateLimitError("it raises a number to too high a power")
@@ -137,11 +137,12 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif operator == "%" and isinstance(left, str):
             raise TemplateLimitError("it formats with the % operator")
         elif operator == "+" and _sized(left) and _sized(right):
-            check_length(len(left) + len(right))
-        return super().call_binop(context, operator, left, right)
+            _check_sized(left, len(left) + len(right))
+        budget.get().take_turns()
+        return made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, callee: Any, *args: Any, **kwargs: Any) -> Any:
-        budget.get().take_turn()
+        budget.get().take_turns()
         owner, name = getattr(callee, "__self__", None), getattr(callee, "__name__", "")
         for kind, allowed in _METHODS.items():
             if isinstance(owner, kind) and name not in allowed:
@@ -151,8 +152,13 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if isinstance(owner, str) and name == "replace":
             return _replace(owner, *args)
         if isinstance(owner, str) and name == "join" and args:
-            args = (_checked_parts(owner, args[0]),)
-        return super().call(context, callee, *args, **kwargs)
+            return joined(owner, args[0])
+        if isinstance(owner, str):
+            _check_split(owner, name, args, kwargs)
+        if isinstance(owner, list | tuple):  # count and index compare
+            for value in (owner, *args):
+                weigh(value)
+        return made(super().call(context, callee, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         format_safely = super().wrap_str_format(value)
@@ -163,7 +169,7 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             pattern = str(value.__self__)
             if ":" in pattern or value.__name__ != "format":
                 raise TemplateLimitError("it formats with a width")
-            longest = max((len(str(arg)) for arg in (*args, *kwargs.values())), default=0)
+            longest = max((budget.get().weight_of(arg) for arg in (*args, *kwargs.values())), default=0)
             check_length(len(pattern) + pattern.count("{") * longest)
             return format_safely(*args, **kwargs)
 
@@ -171,18 +177,18 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     @jinja2.pass_eval_context
     def _join(self, eval_context: Any, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
-        join: Callable[..., str] = jinja2.filters.FILTERS["join"]
         make_attrgetter = jinja2.filters.make_attrgetter
         parts = map(make_attrgetter(self, attribute), value) if attribute is not None else value
-        return join(eval_context, _checked_parts(d, parts), d)
+        return joined(str(weigh(d)), parts)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         tree = super()._parse(source, name, filename)
-        _check_depth(tree)
+        _check_size(tree)
         _refuse_internals(tree)
         for loop in tree.find_all(jinja2.nodes.For):
             loop.iter = _filtered(loop.iter, "counted")
-        return _bound_concatenations(tree)
+        _bound_expressions(tree)
+        return tree
 
 
 class GenerationExtension(jinja2.ext.Extension):
@@ -199,8 +205,11 @@ def _filtered(node: Any, name: str) -> jinja2.nodes.Filter:
     return jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-def _bound_concatenations(tree: jinja2.nodes.Template) -> jinja2.nodes.Template:
-    """Put the check around every `a ~ b`."""
+def _bound_expressions(tree: jinja2.nodes.Template) -> None:
+    """Put checks around what the compiler makes code of that asks the environment nothing: `a ~ b`, `a[1:]`, `a == b`.
+
+    A constant is compared as it is: it is in the source, and no larger.
+    """
 
     def rewrite(node: jinja2.nodes.Node) -> jinja2.nodes.Node:
         for field, value in node.iter_fields():
@@ -208,15 +217,29 @@ def _bound_concatenations(tree: jinja2.nodes.Template) -> jinja2.nodes.Template:
                 setattr(node, field, rewrite(value))
             elif isinstance(value, list):
                 setattr(node, field, [rewrite(v) if isinstance(v, jinja2.nodes.Node) else v for v in value])
-        return _filtered(node, "bounded") if isinstance(node, jinja2.nodes.Concat) else node
+        if isinstance(node, jinja2.nodes.Concat):
+            return _filtered(jinja2.nodes.List(node.nodes, lineno=node.lineno), "concatenated")
+        if isinstance(node, jinja2.nodes.Getitem) and isinstance(node.arg, jinja2.nodes.Slice):
+            return _filtered(node, "sliced")
+        if isinstance(node, jinja2.nodes.Compare):
+            node.expr = _weighed(node.expr)
+        if isinstance(node, jinja2.nodes.Operand):
+            node.expr = _weighed(node.expr)
+        return node
 
     rewrite(tree)
-    return tree
 
 
-def _check_depth(tree: jinja2.nodes.Node) -> None:
-    level, depth = [tree], 0
+def _weighed(node: Any) -> Any:
+    return node if isinstance(node, jinja2.nodes.Const) else _filtered(node, "weighed")
+
+
+def _check_size(tree: jinja2.nodes.Node) -> None:
+    level, depth, count = [tree], 0, 0
     while level:
+        count += len(level)
+        if count > MAX_NODES:
+            raise TemplateLimitError(f"it has more than {MAX_NODES} parts")
         level = [child for node in level for child in node.iter_child_nodes()]
         depth += 1
         if depth > MAX_DEPTH:
@@ -236,6 +259,52 @@ def _refuse_internals(tree: jinja2.nodes.Node) -> None:
         for name in names:
             if isinstance(name, str) and name.startswith("__"):
                 raise SecurityError(f"it reads the attribute {name[:40]!r}")
+
+
+def _check_sized(value: Any, length: int) -> None:
+    """Before a text or a list of that length is made."""
+    if isinstance(value, str | bytes):
+        check_length(length)
+    else:
+        check_items(length)
+
+
+def _check_product(left: Any, right: Any) -> None:
+    if isinstance(left, int) and isinstance(right, int):
+        if left.bit_length() + right.bit_length() > MAX_POWER_BITS:
+            raise TemplateLimitError("it multiplies numbers that are too large")
+        return
+    for value, count in ((left, right), (right, left)):
+        if _sized(value) and isinstance(count, int):
+            _check_sized(value, len(value) * count)
+
+
+def _check_split(text: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a text is split in many: each part is a string of its own."""
+    if method == "splitlines":
+        made_parts(1 + sum(map(text.count, _STARTS_OF_LINES)))
+    elif method in ("split", "rsplit"):
+        separator = args[0] if args else kwargs.get("sep")
+        most = args[1] if len(args) > 1 else kwargs.get("maxsplit", -1)
+        count = text.count(separator) if isinstance(separator, str) and separator else len(text) // 2
+        made_parts(1 + (min(count, most) if isinstance(most, int) and most >= 0 else count))
+
+
+def _written(value: Any) -> str:
+    """A value as the template puts it out."""
+    return str(value if isinstance(value, str) else weigh(value))
+
+
+@jinja2.pass_environment
+def _sum(environment: jinja2.Environment, values: Iterable[Any], attribute: str | None = None, start: Any = 0) -> Any:
+    """Of numbers: lists, added one after another, would grow."""
+    get = (lambda value: value) if attribute is None else jinja2.filters.make_attrgetter(environment, attribute)
+    total = start
+    for value in map(get, counted(values)):
+        if not isinstance(value, int | float) or not isinstance(total, int | float):
+            raise TemplateLimitError("it sums up what is no number")
+        total += value
+    return total
 
 
 def _replace(text: Any, old: Any, new: Any, count: int | None = None) -> str:
@@ -261,7 +330,17 @@ def _to_json(
     """JSON as Hugging Face's templates expect it: not escaped for HTML."""
     if isinstance(indent, int) and indent > 16:
         raise TemplateLimitError("it indents JSON by more than 16")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, check_circular=False
+    )
+    if indent is None:  # the values were weighed, and nothing grows much
+        return encoder.encode(value)
+    length, pieces = 0, []
+    for piece in encoder.iterencode(value):
+        length += len(piece)
+        check_length(length)
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _raise_exception(message: Any) -> None:

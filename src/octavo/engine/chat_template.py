@@ -10,12 +10,14 @@ from typing import Any
 import jinja2
 from jinja2.exceptions import SecurityError
 
-from octavo.engine.chat_sandbox import Budget, ChatEnvironment, TemplateRaisedError, budget, check_length
+from octavo.engine.chat_budget import Budget, budget, check_length
+from octavo.engine.chat_sandbox import ChatEnvironment, TemplateRaisedError
 from octavo.engine.parsers.choose import knows_tools
 from octavo.engine.tool_prompt import teach_tools
 from octavo.errors import ModelFileError, RequestError
 
-MAX_TEMPLATE_CHARS = 1 << 20
+MAX_TEMPLATE_CHARS = 1 << 18
+"""Those in use take up to some 50,000."""
 
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self", "loop"})
 
@@ -39,10 +41,13 @@ class ChatTemplate:
         self.source = source
         self.knows_tools = knows_tools(source)
         self._knows_developers = "developer" in source
+        token = budget.set(Budget())
         try:
             self._template = ChatEnvironment().from_string(source)
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
             raise ModelFileError(file, "chat template", _describe(error)) from None
+        finally:
+            budget.reset(token)
 
     def render(
         self,

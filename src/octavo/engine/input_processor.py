@@ -158,7 +158,11 @@ class InputProcessor:
         token_ids = self._tokenizer.encode(text)
         if not token_ids:
             raise RequestError(param, message=f"{param} holds no token")
-        return self._checked_ids(token_ids, param)
+        width = self._info.vocab_size
+        if max(token_ids) >= width:
+            why = f"the tokenizer has the token {max(token_ids)} for it, the model only those below {width}"
+            raise RequestError(param, message=f"{param}: {why}")
+        return token_ids
 
     def _checked_ids(self, token_ids: Sequence[int], param: str) -> list[int]:
         width = self._info.vocab_size

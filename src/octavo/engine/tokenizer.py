@@ -13,8 +13,9 @@ import tokenizers
 
 from octavo.engine.detokenizer import decode_all
 from octavo.engine.token_bytes import TokenSpelling, spelling_of
+from octavo.engine.tokenizer_check import check_tokenizer
 from octavo.engine.tokenizer_sources import read_source
-from octavo.errors import ModelError, ModelFileError
+from octavo.errors import ModelError, ModelFileError, RequestError
 from octavo.weights.checkpoint import AddedToken, TokenizerFiles
 
 # Texts come one at a time here: threads of the library's own would have nothing to share.
@@ -63,7 +64,7 @@ class Tokenizer:
         # Signs that no user can know, made here so that all threads see the same ones.
         self._guard_sign = f"\ue0f0{secrets.token_hex(8)}\ue0f1"
         self._token_sign = f"\ue0f2{secrets.token_hex(8)}\ue0f3"
-        self._adds_bos = self.bos_id is not None and inner.encode("").ids[:1] == [self.bos_id]
+        self._adds_bos = self.bos_id is not None and self._around()[:1] == [self.bos_id]
 
     @classmethod
     def load(cls, files: TokenizerFiles) -> Tokenizer:
@@ -74,6 +75,7 @@ class Tokenizer:
             UnsupportedModelError: If it names a kind of tokenizer that Octavo does not have.
         """
         source = read_source(files)
+        check_tokenizer(source.json, source.file)
         inner = _parse(source.json, source.file)
         _add_missing(inner, files.added, source.file)
         return cls(
@@ -90,11 +92,26 @@ class Tokenizer:
 
         With `add_special_tokens`, what the model's tokenizer puts around a text is added, except that a text which
         itself begins with the begin-of-sequence token gets no second one.
+
+        Raises:
+            RequestError: If the library fails on this text, as it does on words that a vocabulary without an unknown
+                token lacks.
         """
         ids = _ids(self._inner, text, add_special_tokens=add_special_tokens)
         if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_id]:
             del ids[0]
         return ids
+
+    def _around(self) -> list[int]:
+        """What is put around a text.
+
+        Raises:
+            ModelFileError: If the tokenizer fails even without one.
+        """
+        try:
+            return _ids(self._inner, "", add_special_tokens=True)
+        except RequestError as error:
+            raise ModelFileError(self._file, "tokenizer", str(error)) from None
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """The text of whole ids; bytes that are no UTF-8 become U+FFFD."""
@@ -174,7 +191,14 @@ class Tokenizer:
 
 def _ids(inner: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
     """Token ids. The library lets other Python threads run during a call for many texts, and not during one for one."""
-    (encoded,) = inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    try:
+        (encoded,) = inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    except BaseException as error:
+        # What a stranger's file makes the library do; its panics are BaseExceptions that would end a thread.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        why = f"the model's tokenizer fails on this text: {str(error)[:200]}"
+        raise RequestError(None, message=why) from None
     ids: list[int] = encoded.ids
     return ids
 

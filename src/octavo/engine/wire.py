@@ -30,17 +30,20 @@ class Start(msgspec.Struct, tag="start", array_like=True):
     model_path: str
     model_kind: str
     model_name: str
+    model_overrides: dict[str, Any]
     """The model's files, a `ModelFiles`."""
 
     @classmethod
     def of(cls, config: EngineConfig, files: ModelFiles) -> Start:
-        return cls(msgspec.json.encode(config), str(files.path), files.kind, files.name)
+        return cls(msgspec.json.encode(config), str(files.path), files.kind, files.name, files.overrides)
 
     def unpack(self) -> tuple[EngineConfig, ModelFiles]:
         from octavo.weights.sources import ModelFiles
 
         config = msgspec.json.decode(self.config_json, type=EngineConfig)
-        return config, ModelFiles(path=Path(self.model_path), kind=self.model_kind, name=self.model_name)
+        return config, ModelFiles(
+            path=Path(self.model_path), kind=self.model_kind, name=self.model_name, overrides=self.model_overrides
+        )
 
 
 class Add(msgspec.Struct, tag="add", array_like=True):

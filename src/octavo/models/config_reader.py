@@ -12,6 +12,8 @@ from octavo.errors import ModelFileError, UnsupportedModelError
 FILE = "config"
 MAX_LAYERS = 1 << 12
 MAX_SIZE = 1 << 24
+MAX_WIDTH = 1 << 20
+"""Elements of all heads together; the widest models in use have 2^15."""
 
 
 class Config:
@@ -46,7 +48,11 @@ class Config:
         hidden, heads = self.size("hidden_size"), self.size("num_attention_heads")
         if self.get("head_dim") is None and hidden % heads:
             raise self.wrong("hidden_size", f"must be a multiple of {self.name('num_attention_heads')} ({heads})")
-        return self.size("head_dim", hidden // heads)
+        width = self.size("head_dim", hidden // heads)
+        # Orders of rows and tables of angles are made by it, before a tensor is looked at.
+        if width * heads > MAX_WIDTH:
+            raise self.wrong("head_dim", f"{heads} heads of it must have at most {MAX_WIDTH} elements")
+        return width
 
     def name(self, key: str) -> str:
         """The family's own name of a key."""

@@ -32,7 +32,8 @@ def load(
     Raises:
         ModelFileError: Naming the tensor, if one is missing or has another shape than the spec asks for, or if one to
             be quantised has something that is not finite or too large.
-        UnsupportedModelError: Naming a tensor that the decoder has no use for: without it the answers would be wrong.
+        UnsupportedModelError: Naming a tensor that the decoder has no use for, without which the answers would be
+            wrong, or one that is stored in a way that is not read.
     """
     return _load(_Reader(checkpoint, spec, backend, MatrixReader(checkpoint, dtype, quantization), dtype))
 
@@ -165,6 +166,7 @@ def _check(checkpoint: Checkpoint, naming: Naming, shapes: dict[str, tuple[int, 
         found = checkpoint.info(name).shape
         if found != shape:
             raise ModelFileError(checkpoint.path.name, f"tensor {name!r}", f"has shape {found}; must be {shape}")
+        checkpoint.check_readable(name)
     for name in biases:  # AutoGPTQ wrote one for every matrix: zeros, where the model has none
         if checkpoint.read(name, "float32").any():
             raise _stranger(checkpoint, name)

@@ -85,6 +85,9 @@ class Checkpoint(Protocol):
     def info(self, name: str) -> TensorInfo:
         """Raises ModelFileError when there is no such tensor."""
 
+    def check_readable(self, name: str) -> None:
+        """Raises UnsupportedModelError when `read` would: the tensor is stored in a way that is not read."""
+
     def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
         """The tensor as "float32" or "bfloat16" (uint16 holding its bits, rounded to nearest even).
 

@@ -46,6 +46,14 @@ def drop_pages(mapped: mmap.mmap, start: int, num_bytes: int) -> None:
         mapped.madvise(mmap.MADV_DONTNEED, first, start + num_bytes - first)
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is something of that name. A link to nothing is: it tells of a file that was lost."""
+    try:
+        return path.exists() or path.is_symlink()
+    except OSError as error:
+        raise _os_error(path, error) from None
+
+
 def read_small(path: Path, max_bytes: int) -> bytes:
     """The whole of a regular file of at most `max_bytes`.
 

@@ -66,6 +66,14 @@ class GGUFCheckpoint:
         tensor = self._source(name).tensor
         return TensorInfo(tensor.shape, tensor.type.name)
 
+    def check_readable(self, name: str) -> None:
+        tensor = self._source(name).tensor
+        if not tensor.type.readable:
+            raise UnsupportedModelError(
+                f"{self.path.name}: tensor {tensor.name!r} is {tensor.type.name}; "
+                f"readable are {', '.join(ggml_types.readable_names())}"
+            )
+
     def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
         tensor, data = self._stored(name)
         values = dequantize(data, tensor.type.name, tensor.shape, dtype, out=out, num_threads=self._num_threads)
@@ -104,13 +112,9 @@ class GGUFCheckpoint:
 
     def _stored(self, name: str) -> tuple[GGUFTensor, npt.NDArray[np.uint8]]:
         """The tensor and its bytes, the rows in rotate-half order."""
+        self.check_readable(name)
         source = self._source(name)
         tensor = source.tensor
-        if not tensor.type.readable:
-            raise UnsupportedModelError(
-                f"{self.path.name}: tensor {tensor.name!r} is {tensor.type.name}; "
-                f"readable are {', '.join(ggml_types.readable_names())}"
-            )
         data = self._file.tensor_data(tensor.name)
         if source.heads is not None:
             data = rotate_half_rows(data, tensor.shape[0], source.heads)

@@ -15,7 +15,7 @@ from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import FloatArray, TensorInfo, TokenizerFiles
 from octavo.weights.config_check import check_config
 from octavo.weights.dequantize import dequantize
-from octavo.weights.files import JSONObject, decode_json, fingerprint, read_json, read_small
+from octavo.weights.files import JSONObject, decode_json, fingerprint, is_there, read_json, read_small
 from octavo.weights.fused_experts import cut_experts
 from octavo.weights.naming import Naming
 from octavo.weights.quantized.matrix import StoredMatrix
@@ -63,6 +63,10 @@ class HFCheckpoint:
             return TensorInfo(matrix.shape, matrix.kind, quantized=True)
         tensor = self._shards.tensor(name)
         return TensorInfo(tensor.shape, tensor.dtype.lower())
+
+    def check_readable(self, name: str) -> None:
+        if name not in self._quantized.matrices:
+            self._shards.check_floats(name)
 
     def read(self, name: str, dtype: str, *, out: FloatArray | None = None) -> FloatArray:
         matrix = self._quantized.matrices.get(name)
@@ -122,7 +126,7 @@ def read_generation_config(folder: Path) -> JSONObject | None:
         ModelFileError: If it is not JSON, or no object.
     """
     path = folder / GENERATION_CONFIG
-    return read_json(path, JSONObject, MAX_CONFIG_BYTES) if path.exists() else None
+    return read_json(path, JSONObject, MAX_CONFIG_BYTES) if is_there(path) else None
 
 
 def _eos_ids(config: JSONObject, file: str) -> list[int]:

@@ -18,11 +18,12 @@ from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import FloatArray
 from octavo.weights.cut import cut
 from octavo.weights.dequantize import dequantize
-from octavo.weights.files import read_json
+from octavo.weights.files import is_there, read_json
 from octavo.weights.safetensors import SafeTensor, SafeTensorsFile
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 MAX_SHARDS = 1 << 12
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 """Suffixes of formats that can run code when they are opened."""
@@ -97,13 +98,18 @@ class Shards:
         Raises:
             UnsupportedModelError: If it is none of FLOATS.
         """
+        self.check_floats(name)
+        tensor = self.tensor(name)
+        kind = FLOATS[tensor.dtype]
+        return dequantize(self.data(name), kind, tensor.shape, dtype, out=out, num_threads=self._num_threads)
+
+    def check_floats(self, name: str) -> None:
+        """Raises UnsupportedModelError if a tensor is none of FLOATS."""
         file, tensor = self._file(name), self.tensor(name)
         if tensor.dtype not in FLOATS:
             raise UnsupportedModelError(
                 f"{file.path.name}: tensor {name!r} is {tensor.dtype}; readable are {', '.join(FLOATS)}"
             )
-        kind = FLOATS[tensor.dtype]
-        return dequantize(self.data(name), kind, tensor.shape, dtype, out=out, num_threads=self._num_threads)
 
     def float32(self, name: str) -> Float32Array:
         """The same as float32."""
@@ -134,10 +140,10 @@ class Shards:
 
 def _open_files(folder: Path) -> tuple[list[SafeTensorsFile], dict[str, int]]:
     """The open files, and for each tensor the number of its file."""
-    if (folder / SINGLE).exists():
+    if is_there(folder / SINGLE):
         file = SafeTensorsFile(folder / SINGLE)
         return [file], dict.fromkeys(file.tensors, 0)
-    if not (folder / INDEX).exists():
+    if not is_there(folder / INDEX):
         raise _no_weights(folder)
     weight_map = read_json(folder / INDEX, _Index).weight_map
     names = sorted(set(weight_map.values()))
@@ -150,14 +156,19 @@ def _open_files(folder: Path) -> tuple[list[SafeTensorsFile], dict[str, int]]:
     for tensor, name in weight_map.items():
         if tensor not in files[number[name]].tensors:
             raise ModelFileError(name, f"tensor {tensor[:100]!r}", f"is not in the file, though {INDEX} says so")
-    return files, {tensor: number[name] for tensor, name in weight_map.items()}
+    file_of = {tensor: number[name] for tensor, name in weight_map.items()}
+    # What only a file tells of is part of the model all the same.
+    for file_number, file in enumerate(files):
+        for tensor in file.tensors:
+            file_of.setdefault(tensor, file_number)
+    return files, file_of
 
 
 def _check_file_name(folder: Path, file: str) -> None:
-    plain = file and len(file) <= 255 and not set(file) & set("/\\:\0") and file.endswith(".safetensors")
+    plain = file and len(file.encode()) <= 255 and not set(file) & set("/\\:\0") and file.endswith(".safetensors")
     if not plain:
         raise ModelFileError(INDEX, f"file {file[:100]!r}", "must be the bare name of a .safetensors file beside it")
-    if not (folder / file).exists():
+    if not is_there(folder / file):
         raise ModelFileError(file, "file", f"is missing, though {INDEX} names it")
 
 
@@ -173,4 +184,9 @@ def _no_weights(folder: Path) -> ModelFileError:
             return ModelFileError(name, "file", f"is a pickle, which can run code when it is opened: refused. {wanted}")
         if suffix in OTHERS:
             return ModelFileError(name, "file", f"holds weights for {OTHERS[suffix]}, which are not read. {wanted}")
-    return ModelFileError(folder.name, "folder", f"holds neither {SINGLE} nor {INDEX}")
+    if ADAPTER in names:
+        why = "is that of an adapter (LoRA); Octavo has none: merge it into its base model and save that"
+        return ModelFileError(ADAPTER, "file", why)
+    others = [name for name in names if name.endswith(".safetensors")]
+    hint = f", only {others[0]}, which has other names for its tensors or is a part of the model" if others else ""
+    return ModelFileError(folder.name, "folder", f"holds neither {SINGLE} nor {INDEX}{hint}")

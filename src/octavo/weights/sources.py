@@ -21,12 +21,12 @@ from octavo.errors import ConfigError, ModelError, ModelFileError
 from octavo.weights import catalogue, model_cache
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.config_check import check_config
-from octavo.weights.files import fingerprint
+from octavo.weights.files import fingerprint, is_there
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
 from octavo.weights.huggingface import CONFIG, HFCheckpoint
 from octavo.weights.model_cache import ShowProgress
 from octavo.weights.progress import progress_bar
-from octavo.weights.shards import OTHERS, PICKLES
+from octavo.weights.shards import ADAPTER, OTHERS, PICKLES
 from octavo.weights.tokenizer_files import TOKENIZER_FILES
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:/([\w./ -]{1,200}\.gguf))?")
@@ -130,6 +130,12 @@ def _local(path: Path, given: str) -> ModelFiles:
         if not (path / CONFIG).is_file():
             ggufs = sorted(p.name for p in path.glob("*.gguf"))
             hint = f"; give the file itself, for example {ggufs[0]}" if ggufs else ""
+            if is_there(path / ADAPTER):
+                hint = (
+                    f", only an adapter (LoRA: {ADAPTER}); Octavo has none: merge it into its base model and save that"
+                )
+            elif is_there(path / CONFIG):
+                hint = ": what has that name is no file, or a link to nothing"
             raise ModelFileError(name, "folder", f"holds no {CONFIG}{hint}")
         return ModelFiles(path=path, kind="huggingface", name=path.resolve().name)
     if not path.exists():

@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.errors import ModelFileError, UnsupportedModelError
 from octavo.weights.checkpoint import AddedToken, TokenizerFiles
-from octavo.weights.files import JSONObject, read_json, read_text
+from octavo.weights.files import JSONObject, is_there, read_json, read_text
 
 CONFIG = "tokenizer_config.json"
 SPECIAL = "special_tokens_map.json"
@@ -52,7 +52,7 @@ def read_tokenizer_files(folder: Path, model_type: str = "") -> TokenizerFiles:
     config = _object(folder / CONFIG)
     special = _object(folder / SPECIAL)
     merged = {**special, **{key: value for key, value in config.items() if value is not None}}
-    source = CONFIG if (folder / CONFIG).exists() else SPECIAL
+    source = CONFIG if is_there(folder / CONFIG) else SPECIAL
     template, tool_template = _templates(folder, config)
     return TokenizerFiles(
         **_where(folder),
@@ -72,7 +72,7 @@ def read_tokenizer_files(folder: Path, model_type: str = "") -> TokenizerFiles:
 
 
 def _where(folder: Path) -> dict[str, Path | None]:
-    if (folder / "tokenizer.json").is_file():
+    if is_there(folder / "tokenizer.json"):
         return {"tokenizer_json": folder / "tokenizer.json"}
     for pattern in _VOCABULARIES:
         found = sorted(folder.glob(pattern))
@@ -87,7 +87,7 @@ def _where(folder: Path) -> dict[str, Path | None]:
 
 
 def _object(path: Path) -> JSONObject:
-    found: JSONObject = read_json(path, JSONObject) if path.exists() else {}
+    found: JSONObject = read_json(path, JSONObject) if is_there(path) else {}
     return found
 
 
@@ -97,9 +97,9 @@ def _templates(folder: Path, config: JSONObject) -> tuple[str | None, str | None
     old = _object(folder / OLD_TEMPLATE)
     if "chat_template" in old:
         default = _named(old["chat_template"], OLD_TEMPLATE)[0]
-    if (folder / TEMPLATE).exists():
+    if is_there(folder / TEMPLATE):
         default = read_text(folder / TEMPLATE, MAX_TEMPLATE_BYTES)
-    if (folder / TOOL_TEMPLATE).exists():
+    if is_there(folder / TOOL_TEMPLATE):
         tools = read_text(folder / TOOL_TEMPLATE, MAX_TEMPLATE_BYTES)
     return default, tools
 
@@ -108,7 +108,8 @@ def _named(value: Any, file: str) -> tuple[str | None, str | None]:
     """A template: a string, or a list of named ones, of which `default` and `tool_use` count."""
     names: dict[Any, Any] = {"default": value}
     if isinstance(value, list):
-        names = {i.get("name"): i.get("template") for i in value if isinstance(i, dict)}
+        # A name may be anything, lists too, which are no keys.
+        names = {str(i.get("name")): i.get("template") for i in value if isinstance(i, dict)}
     found = names.get("default"), names.get("tool_use")
     if not all(template is None or isinstance(template, str) for template in found):
         raise ModelFileError(file, "chat_template", "must be a string or a list of named strings")
@@ -162,11 +163,16 @@ def _listed(value: Any) -> list[AddedToken]:
     for key, token in value.items() if isinstance(value, dict) else [("", None)]:
         token = token if isinstance(token, dict) else {}
         content = token.get("content")
-        if not isinstance(content, str) or not content or not key.isdecimal() or not _is_id(int(key)):
+        if not isinstance(content, str) or not content or not _is_id(_number(key)):
             raise ModelFileError(CONFIG, "added_tokens_decoder", "must map ids to objects with a content")
         set_flags = {flag: bool(token.get(flag, flag == "normalized" and not token.get("special"))) for flag in flags}
         found.append(AddedToken(content=content, id=int(key), **set_flags))
     return found
+
+
+def _number(text: str) -> int | None:
+    """Digits as a number; None if there are none, or too many for any id."""
+    return int(text) if text.isdecimal() and len(text) <= 10 else None
 
 
 def _is_id(value: object) -> bool:

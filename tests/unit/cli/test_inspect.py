@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fuzz import checkpoints
 from octavo.cli.inspect_report import sections
 from octavo.cli.main import main
 from octavo.measure.model_facts import unusual
@@ -83,6 +84,24 @@ def test_a_config_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert found["model"]["format"] == "config.json alone"
         assert found["memory"]["weights_bytes"] == 4 * found["weights"]["parameters"]
         assert "tokenizer" not in found and "here" not in found["memory"]
+
+
+def test_overrides_count_and_those_that_do_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(tmp_path)
+    assert report(path, capsys, "--hf-overrides", '{"num_hidden_layers": 1}')["layers"]["count"] == 1
+    assert main(["inspect", str(TINYSTORIES), "--hf-overrides", '{"rope_thta": 1}']) == 2
+    assert "hf_overrides.rope_thta = 1: must be left out" in capsys.readouterr().err
+
+
+def test_a_tensor_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without reading it."""
+    folder = write_tiny_llama(tmp_path / "m", TinyLlama())
+    header, data = checkpoints.split((folder / "model.safetensors").read_bytes())
+    header["model.norm.weight"]["dtype"] = "U32"
+    (folder / "model.safetensors").write_bytes(checkpoints.with_header(header, data))
+    assert "tensor 'model.norm.weight' is U32; readable are BF16" in refusal(folder, capsys)
 
 
 def test_a_chat_template_is_looked_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,12 @@ def render(source: str, messages: Any = None, **kwargs: Any) -> str:
     return template.render(USER if messages is None else messages, **kwargs)
 
 
+def resident(what: str) -> int:
+    """Bytes, of a line of /proc/self/status."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    return int(line.split()[1]) << 10
+
+
 @pytest.fixture(scope="module")
 def front_end() -> FrontEnd:
     return FrontEnd.load(EngineConfig(), resolve("smollm2-135m"))
@@ -149,6 +155,39 @@ def test_malicious_and_broken_templates_are_refused_at_load(source: str) -> None
     assert time.monotonic() - start < 1
 
 
+_LONG = "{% set a = 'x' * 30000000 %}"
+_OF_A_LONG_TEXT = (
+    "{{ [a] * 1000 }}",
+    "{{ ([a] * 1000) | tojson | length }}",
+    "{{ ([a] * 1000) | string | length }}",
+    "{{ ([a] * 1000) | map('upper') | list | length }}",
+    "{{ [[a] * 1000] | join | length }}",
+    "{{ ''.join([[a] * 1000]) | length }}",
+    "{{ '{}'.format([a] * 1000) | length }}",
+    "{{ {'a': [a] * 1000}.items() }}",
+    "{% set d = {'a': a, 'b': a} %}{% set e = {'a': d, 'b': d} %}{{ e }}",
+    "{% set b %}{% for i in range(1000) %}{{ a }}{% endfor %}{% endset %}{{ b | length }}",
+    "{% macro m() %}{% for i in range(1000) %}{{ a }}{% endfor %}{% endmacro %}{{ m() | length }}",
+    "{{ (" + " ~ ".join("a" * 100) + ") | length }}",
+    "{{ {'a': [a] * 1000} | dictsort(by='value') | string | length }}",
+)
+"""Texts that are short lists of one long text."""
+_DEEP = (
+    "{% set a = [0] * 1000 %}{% set b = [a] * 1000 %}{% set c = [b] * 1000 %}{% set d = [c] * 1000 %}"
+    "{% set e = [0] * 1000 %}{% set f = [e] * 1000 %}{% set g = [f] * 1000 %}{% set h = [g] * 1000 %}"
+)
+_OF_DEEP_LISTS = (
+    "{{ d == h }}",
+    "{{ d in [h] }}",
+    "{{ d is eq(h) }}",
+    "{{ [d].index(h) }}",
+    "{{ [d] | select('equalto', h) | list | length }}",
+    "{{ [d, h] | sort | length }}",
+    "{{ [d, h] | max | length }}",
+)
+"""Comparisons that would take 10^12 steps in one."""
+_KEEP = _LONG + "{% set ns = namespace(l=[]) %}{% for i in range(1000) %}{% set ns.l = ns.l + ["
+
 _GROW = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(99) %}{% set ns.x = "
 
 
@@ -183,16 +222,50 @@ _GROW = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(99) %}{% set ns
         "{% include '/etc/passwd' %}",
         "{{ strftime_now('%c' * 1000) }}",
         "{{ undefined.attribute }}",
+        *(_LONG + rest for rest in _OF_A_LONG_TEXT),
+        *(_DEEP + rest for rest in _OF_DEEP_LISTS),
+        *(_KEEP + each + "] %}{% endfor %}" for each in ("a[1:]", "a.upper()", "a.strip('b')", "a ~ 'b'", "a | lower")),
+        "{% set b %}{% for i in range(90000) %}" + "y" * 50_000 + "{% endfor %}{% endset %}{{ b | length }}",
+        "{% filter upper %}{% for i in range(90000) %}" + "y" * 50_000 + "{% endfor %}{% endfilter %}",
+        "{{ ('中' * 32000000) | list | length }}",
+        "{{ ('ab ' * 10000000).split() | length }}",
+        "{{ ('ab\\n' * 10000000).splitlines() | length }}",
+        "{{ ('ab,' * 10000000).rsplit(',') | length }}",
+        "{{ ([[0] * 1000000] * 1000) | sum(start=[]) | length }}",
+        "{{ [0] * 32000000 }}",
+        "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x='x' * 30000000) %}{{ [ns] * 1000 }}",
+        "{% set ns = namespace(x=[0]) %}{% for i in range(150) %}{% set ns.x = [ns.x] * 16 %}{% endfor %}"
+        "{{ ns.x | tojson(indent=16) }}",
     ],
 )
 def test_malicious_renderings_end_soon_with_an_error(source: str) -> None:
     template = ChatTemplate(source, {})
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    before = resident("VmRSS")
     start = time.monotonic()
     with pytest.raises(RequestError) as caught:
         template.render(USER)
     assert time.monotonic() - start < 5
+    assert resident("VmHWM") - before < 800 << 20
     assert caught.value.param == "messages"
     assert "0x" not in str(caught.value) and "/usr" not in str(caught.value)
+
+
+def test_what_templates_do_is_still_done() -> None:
+    messages = [{"role": "user", "content": f"m{i}", "x": [i, {"y": None}]} for i in range(2000)]
+    source = """{% set rest = messages[1:] %}{% set ns = namespace(text='', n=0) %}{% for m in rest %}
+{%- if m == messages[-1] or m.content in ['m5'] %}{% set ns.text = ns.text ~ m.content ~ '|' %}{% endif %}
+{%- if m is mapping and m.x is defined and m.role is eq('user') %}{% set ns.n = ns.n + 1 %}{% endif %}
+{%- endfor %}{{ ns.text }}{{ ns.n }} {{ [1, 2.5] | sum }} {{ messages[:2] | map(attribute='content') | join(', ') }}
+{{- ' ' ~ 'a,b'.split(',')[-1] }} {{ messages[0].x | tojson }} {{ 'x' * 3 }} {{ messages | length > 3 }} {{ none }}"""
+    text = 'm5|m1999|1999 3.5 m0, m1 b [0, {"y": null}] xxx True None'
+    assert render(source, messages) == text
+
+
+def test_a_template_of_too_many_parts_is_refused() -> None:
+    with pytest.raises(ModelFileError, match="more than 30000 parts"):
+        ChatTemplate("{{x}}" * 40_000, {})
 
 
 def test_messages_are_not_changed_by_rendering() -> None:

@@ -96,6 +96,7 @@ def test_mistral_has_a_window_unless_it_sees_everything() -> None:
         ("num_attention_heads", True, "True"),
         ("num_key_value_heads", 3, "3"),
         ("head_dim", 0, "0"),
+        ("head_dim", 1 << 22, "4 heads of it must have at most 1048576 elements"),
         ("max_position_embeddings", [], "[]"),
         ("rms_norm_eps", 0.0, "0.0"),
         ("rms_norm_eps", "small", "small"),

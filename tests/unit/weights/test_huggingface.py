@@ -18,6 +18,7 @@ from limits import refused
 from test_dequantize import rounded_to_bf16
 
 from octavo.backends.bfloat16 import to_float32
+from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import ModelError, ModelFileError, UnsupportedModelError
 from octavo.weights import sources
 from octavo.weights.huggingface import HFCheckpoint
@@ -112,10 +113,15 @@ def test_tokenizer_files(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     full = checkpoint.tokenizer_files()
     assert (full.bos_token, full.eos_token, full.add_bos, full.chat_template) == ("<s>", "</s>", True, "yes")
+    named = [{"name": ["default"], "template": "no"}, {"name": {}, "template": "no"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert checkpoint.tokenizer_files().chat_template is None
     (folder / "chat_template.jinja").write_text("from the file")
     assert checkpoint.tokenizer_files().chat_template == "from the file"
     (folder / "tokenizer.json").unlink()
     refused(checkpoint.tokenizer_files, "tokenizer.json", kind=ModelFileError)
+    (folder / "tokenizer.json").symlink_to("lost")
+    refused(lambda: Tokenizer.load(checkpoint.tokenizer_files()), "tokenizer.json: file: no such", kind=ModelFileError)
 
 
 def test_fingerprint_follows_the_content(tmp_path: Path) -> None:
@@ -147,6 +153,7 @@ def _edit_index(folder: Path, change: Callable[[dict[str, str]], object]) -> Non
         "c:\\x.safetensors",
         "evil.bin",
         "x" * 5000 + ".safetensors",
+        "é" * 200 + ".safetensors",
     ],
 )
 def test_an_index_may_not_leave_its_folder(tmp_path: Path, file: str) -> None:
@@ -155,6 +162,39 @@ def test_an_index_may_not_leave_its_folder(tmp_path: Path, file: str) -> None:
     folder = tiny.hf_folder(tmp_path / "m", tensors, shards=2)
     _edit_index(folder, lambda weight_map: weight_map.update({"model.norm.weight": file}))
     refused(lambda: HFCheckpoint(folder), "model.safetensors.index.json: file", "bare name", kind=ModelFileError)
+
+
+def test_messages_are_one_line_whatever_a_file_is_called(tmp_path: Path) -> None:
+    folder = tiny.hf_folder(tmp_path / "m", shards=2)
+    _edit_index(folder, lambda weight_map: weight_map.update({"model.norm.weight": "a\n\x1b[31m\u202eb.safetensors"}))
+    error = refused(lambda: HFCheckpoint(folder), "is missing", kind=ModelFileError)
+    assert str(error).startswith("a\\n\\x1b[31m\\u202eb.safetensors: file: ")
+
+
+def test_a_tensor_that_the_index_forgets_is_there_all_the_same(tmp_path: Path) -> None:
+    """It may be a bias, without which the answers would be wrong."""
+    folder = tiny.hf_folder(tmp_path / "m", shards=2)
+    everything = set(HFCheckpoint(folder).names())
+    _edit_index(folder, lambda weight_map: weight_map.pop("model.norm.weight"))
+    assert set(HFCheckpoint(folder).names()) == everything
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], ["adapter_config.json", "merge it into its base model"]),
+        (["consolidated.safetensors"], ["holds neither", "only consolidated.safetensors"]),
+    ],
+)
+def test_other_kinds_of_folders_are_named(tmp_path: Path, files: list[str], words: list[str]) -> None:
+    folder = tiny.hf_folder(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    for name in files:
+        (folder / name).write_bytes(b"{}")
+    refused(lambda: HFCheckpoint(folder), *words, kind=ModelFileError)
+    if files[0].startswith("adapter"):
+        (folder / "config.json").unlink()
+        refused(lambda: sources.resolve(str(folder)), "holds no config.json, only an adapter", kind=ModelFileError)
 
 
 def test_missing_parts_are_named(tmp_path: Path) -> None:
@@ -299,6 +339,8 @@ def test_large_files_are_refused_unread(tmp_path: Path) -> None:
         ({"eos_token": {"content": ["</s>"]}}, "eos_token"),
         ({"chat_template": 5}, "chat_template"),
         ({"chat_template": [{"name": "default", "template": {}}]}, "chat_template"),
+        ({"added_tokens_decoder": {"9" * 5000: {"content": "x"}}}, "added_tokens_decoder"),
+        ({"added_tokens_decoder": {"²": {"content": "x"}}}, "added_tokens_decoder"),
     ],
 )
 def test_a_wrong_tokenizer_config_is_refused(tmp_path: Path, config: dict[str, object], word: str) -> None:
