@@ -39,6 +39,17 @@ _CONTAINERS: tuple[type[Collection[Any]], ...] = (
 )
 
 
+patience_s: ContextVar[float] = ContextVar("patience_s", default=MAX_RENDER_S)
+"""For how long whoever asks for a rendering can wait where he is: a server's loop, at which everybody waits, not for
+long. What takes longer ends with OutOfPatienceError, to be done again elsewhere."""
+PATIENT_CHARS = 16_384
+"""A longer text takes its time to become tokens."""
+
+
+class OutOfPatienceError(Exception):
+    """The rendering may be sound, and takes longer than `patience_s`."""
+
+
 class TemplateLimitError(jinja2.TemplateError):
     """A rendering takes more than it may."""
 
@@ -49,7 +60,8 @@ class Budget:
     def __init__(self) -> None:
         self._turns_left = MAX_TURNS
         self._bytes_left = MAX_MADE_BYTES
-        self._deadline_s = time.monotonic() + MAX_RENDER_S
+        self._is_patient = patience_s.get() >= MAX_RENDER_S
+        self._deadline_s = time.monotonic() + min(patience_s.get(), MAX_RENDER_S)
         # By identity, each with the container itself: it must live for as long as its weight counts. Nothing in the
         # sandbox changes a container.
         self._weights: dict[int, tuple[Any, int]] = {}
@@ -59,6 +71,8 @@ class Budget:
         if self._turns_left < 0:
             raise TemplateLimitError(f"its loops and calls take more than {MAX_TURNS} turns")
         if time.monotonic() > self._deadline_s:
+            if not self._is_patient:
+                raise OutOfPatienceError
             raise TemplateLimitError(f"it takes longer than {MAX_RENDER_S:g} seconds")
 
     def take_bytes(self, count: int) -> None:

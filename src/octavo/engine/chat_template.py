@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 from jinja2.exceptions import SecurityError
 
-from octavo.engine.chat_budget import Budget, budget, check_length
+from octavo.engine.chat_budget import Budget, OutOfPatienceError, budget, check_length
 from octavo.engine.chat_sandbox import ChatEnvironment, TemplateRaisedError
 from octavo.engine.parsers.choose import knows_tools
 from octavo.engine.tool_prompt import teach_tools
@@ -91,6 +91,8 @@ class ChatTemplate:
         }
         try:
             text = self._render(variables)
+        except OutOfPatienceError:
+            raise
         except TemplateRaisedError as error:
             raise RequestError("messages", message=f"the model's chat template refuses this: {error}"[:500]) from None
         except Exception as error:  # whatever a stranger's template does with these messages
@@ -111,6 +113,8 @@ class ChatTemplate:
         messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
         try:
             self._render({**self._variables, "messages": messages, "tools": None, "add_generation_prompt": True})
+        except OutOfPatienceError:
+            raise
         except Exception:  # whatever it does with them
             return False
         return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from octavo.config import EngineConfig
+from octavo.engine.chat_budget import MAX_RENDER_S, PATIENT_CHARS, OutOfPatienceError, patience_s
 from octavo.engine.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
 from octavo.engine.generation_config import GENERATION_CONFIG, read_generation_config, sampling_values
 from octavo.engine.input_processor import InputProcessor, check_text
@@ -38,6 +39,7 @@ class FrontEnd:
         self.generation_config = generation_config or {}
         self._chat_template = chat_template
         self._tool_template = tool_template or chat_template
+        self._check_length: Callable[[int, str], None] = lambda num_chars, param: None
 
     @classmethod
     def load(cls, config: EngineConfig, files: ModelFiles) -> FrontEnd:
@@ -75,7 +77,9 @@ class FrontEnd:
 
     def input_processor(self, info: EngineInfo, config: EngineConfig, *, seed: int | None = None) -> InputProcessor:
         ordered = config.scheduler.admission == "priority"
-        return InputProcessor(info, self.tokenizer, seed=seed, takes_priorities=ordered)
+        processor = InputProcessor(info, self.tokenizer, seed=seed, takes_priorities=ordered)
+        self._check_length = processor.check_length
+        return processor
 
     def default_sampling(self) -> SamplingParams:
         """What the model's generation_config.json asks for.
@@ -104,7 +108,9 @@ class FrontEnd:
         token is added, because templates write it themselves.
 
         Raises:
-            RequestError: If the model has no template, or the template refuses the messages.
+            RequestError: If the model has no template, or the template refuses the messages, or makes more of them than
+                fits the context.
+            OutOfPatienceError: If it takes longer than `chat_budget.patience_s`.
         """
         template = self._tool_template if tools else self._chat_template
         if template is None:
@@ -117,6 +123,9 @@ class FrontEnd:
             guard=self.tokenizer.guard,
             **template_kwargs,
         )
+        self._check_length(len(text), "messages")
+        if len(text) > PATIENT_CHARS and patience_s.get() < MAX_RENDER_S:
+            raise OutOfPatienceError
         check_text(text, "messages")
         return self.tokenizer.encode_guarded(text)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.config import EngineConfig
+from octavo.engine.chat_budget import OutOfPatienceError, patience_s
 from octavo.engine.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate
 from octavo.engine.front_end import FrontEnd
 from octavo.engine.tokenizer import Tokenizer
@@ -261,6 +262,25 @@ def test_what_templates_do_is_still_done() -> None:
 {{- ' ' ~ 'a,b'.split(',')[-1] }} {{ messages[0].x | tojson }} {{ 'x' * 3 }} {{ messages | length > 3 }} {{ none }}"""
     text = 'm5|m1999|1999 3.5 m0, m1 b [0, {"y": null}] xxx True None'
     assert render(source, messages) == text
+
+
+def test_an_impatient_caller_gets_neither_an_error_nor_a_wrong_answer(tinystories: Tokenizer) -> None:
+    """It can ask again where it does not matter how long it takes."""
+    slow = "{% for i in range(50000) %}{% endfor %}{{ messages[-1].content }}{{ raise_exception('') if messages[1:] }}"
+    template = ChatTemplate(slow, {})
+    front_end = FrontEnd(tinystories, template)
+    before = patience_s.set(1e-4)
+    try:
+        with pytest.raises(OutOfPatienceError):
+            front_end.render_chat(USER)
+        with pytest.raises(OutOfPatienceError):
+            _ = template.takes_system
+        with pytest.raises(OutOfPatienceError):
+            FrontEnd(tinystories, ChatTemplate("{{ 'a' * 20000 }}", {})).render_chat(USER)
+    finally:
+        patience_s.reset(before)
+    assert front_end.render_chat(USER) == tinystories.encode("hi", add_special_tokens=False)
+    assert not template.takes_system
 
 
 def test_a_template_of_too_many_parts_is_refused() -> None:

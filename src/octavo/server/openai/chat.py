@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from starlette.types import Scope, Send
 
+from octavo.engine.chat_budget import OutOfPatienceError, patience_s
 from octavo.engine.outputs import TextDelta
 from octavo.engine.parsers.pieces import Piece, Text
 from octavo.messages import SamplingParams
@@ -25,6 +26,9 @@ from octavo.server.parsing import Parsing
 from octavo.server.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from octavo.server.sse import json_bytes, send_events
 from octavo.server.tool_use import ToolUse
+
+PATIENCE_S = 0.02
+"""For which other streams can wait while a conversation is rendered on the server's loop."""
 
 
 class ChatCompletions(Endpoint[ChatRequest]):
@@ -143,7 +147,14 @@ async def render_messages(
 
     if _is_long(messages) or tools:
         return await asyncio.to_thread(work)
-    return work()
+    before = patience_s.set(PATIENCE_S)
+    try:
+        return work()
+    except OutOfPatienceError:  # a template may take seconds for a short conversation
+        pass
+    finally:
+        patience_s.reset(before)
+    return await asyncio.to_thread(work)
 
 
 def _answer_begin(request: ChatRequest) -> str:
