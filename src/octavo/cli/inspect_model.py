@@ -10,7 +10,7 @@ from octavo.cli.inspect_chat import chat_facts, tokenizer_facts
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.measure.model_facts import facts_of_checkpoint, facts_of_config, with_nearest
-from octavo.weights.files import JSONObject, read_json
+from octavo.weights.files import JSONObject, is_file, read_json
 from octavo.weights.sources import ModelFiles, find, open_checkpoint
 
 Facts = dict[str, Any]
@@ -46,10 +46,10 @@ def inspect_model(config: EngineConfig) -> Facts:
 
 def _lone_config(path: Path) -> Path | None:
     """A config.json without weights beside it, given itself or by its folder."""
-    if path.suffix == ".json" and path.is_file():
+    if path.suffix == ".json" and is_file(path):
         return path
     weights = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth")
-    alone = (path / "config.json").is_file() and not any(found for pattern in weights for found in path.glob(pattern))
+    alone = is_file(path / "config.json") and not any(found for pattern in weights for found in path.glob(pattern))
     return path / "config.json" if alone else None
 
 

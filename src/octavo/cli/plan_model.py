@@ -11,6 +11,7 @@ from octavo.errors import ConfigError, ModelError
 from octavo.sim.devices import DEVICES, Device
 from octavo.sim.known_models import KNOWN_MODELS
 from octavo.sim.model_shape import Experts, LayerShape, ModelShape
+from octavo.weights.files import is_file
 
 CPU = "cpu"
 CUSTOM = "custom"
@@ -31,8 +32,8 @@ def model_shape(model: str) -> ModelShape:
     from octavo.measure.shapes import spec_of_config, spec_of_model
 
     path = Path(model).expanduser()
-    config = path / "config.json" if path.is_dir() else path
-    is_config = config.suffix == ".json" and config.is_file()
+    config = path if path.suffix == ".json" else path / "config.json"
+    is_config = is_file(config)
     try:
         spec = spec_of_config(config) if is_config else spec_of_model(model)
     except ModelError as error:

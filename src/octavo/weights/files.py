@@ -36,7 +36,7 @@ def map_file(path: Path) -> mmap.mmap:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise _os_error(path, error) from None
+        raise os_error(path, error) from None
 
 
 def drop_pages(mapped: mmap.mmap, start: int, num_bytes: int) -> None:
@@ -51,7 +51,7 @@ def is_there(path: Path) -> bool:
     try:
         return path.exists() or path.is_symlink()
     except OSError as error:
-        raise _os_error(path, error) from None
+        raise os_error(path, error) from None
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
@@ -65,7 +65,7 @@ def read_small(path: Path, max_bytes: int) -> bytes:
             raise ModelFileError(path.name, "file", f"is larger than {max_bytes} bytes")
         return path.read_bytes()
     except OSError as error:
-        raise _os_error(path, error) from None
+        raise os_error(path, error) from None
 
 
 def read_text(path: Path, max_bytes: int) -> str:
@@ -115,5 +115,14 @@ def _regular_size(path: Path) -> int:
     return info.st_size
 
 
-def _os_error(path: Path, error: OSError) -> ModelFileError:
+def is_file(path: Path) -> bool:
+    """Whether it is a regular file that can be seen. Where it cannot, opening it will say why."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def os_error(path: Path, error: OSError) -> ModelFileError:
+    """What the system said of a file."""
     return ModelFileError(path.name, "file", os.strerror(error.errno or 0).lower())

@@ -21,7 +21,7 @@ from octavo.errors import ConfigError, ModelError, ModelFileError
 from octavo.weights import catalogue, model_cache
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.config_check import check_config
-from octavo.weights.files import fingerprint, is_there
+from octavo.weights.files import fingerprint, is_there, os_error
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
 from octavo.weights.huggingface import CONFIG, HFCheckpoint
 from octavo.weights.model_cache import ShowProgress
@@ -96,7 +96,10 @@ def resolve(
     if entry is not None:
         return ModelFiles(path=model_cache.ensure(entry, download_dir, progress), kind="gguf", name=entry.name)
     if is_path:
-        return _local(path, model)
+        try:
+            return _local(path, model)
+        except OSError as error:  # a folder that may not be entered
+            raise os_error(path, error) from None
     if hub is not None:
         return _from_hub(hub[1], hub[2], revision, download_dir)
     raise ModelError(_unknown(model))

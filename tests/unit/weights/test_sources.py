@@ -12,6 +12,10 @@ import pytest
 import tiny_models as tiny
 from limits import refused
 
+import octavo.measure.shapes  # noqa: F401 - imported late, when there may be no right to
+from octavo.cli.inspect_model import inspect_model
+from octavo.cli.plan_model import model_shape
+from octavo.config import EngineConfig
 from octavo.errors import ConfigError, ModelError, ModelFileError
 from octavo.weights import catalogue, model_cache, sources
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
@@ -34,6 +38,21 @@ def test_a_folder_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sources.resolve(".").name == "some-model"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert sources.resolve("~/some-model").path == folder
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
+    folder = tiny.hf_folder(tmp_path / "locked")
+    folder.chmod(0)
+    before, config = os.geteuid(), EngineConfig.of(model=str(folder))
+    try:
+        if before == 0:  # to whom nothing is locked
+            os.seteuid(65534)
+        asked = [lambda: sources.resolve(str(folder)), lambda: model_shape(str(folder)), lambda: inspect_model(config)]
+        for ask in asked:
+            refused(ask, "locked: file: permission denied", kind=ModelFileError)
+    finally:
+        os.seteuid(before)
+        folder.chmod(0o700)
 
 
 def test_a_catalogue_name_comes_before_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
