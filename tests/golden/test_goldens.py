@@ -18,6 +18,12 @@ from support.tiny_models import write_tiny_llama
 
 PATHS = _native.supported_paths()
 TINY = pytest.mark.parametrize("name", cases.TINY)
+WAYS = pytest.mark.parametrize("isa", [*PATHS, "reference", pytest.param("torch", marks=pytest.mark.torch)])
+
+
+def where(isa: str) -> dict[str, Any]:
+    """A kernel path, or another back end. torch's threads would wait for each other by spinning: all is tiny here."""
+    return {"isa": isa} if isa in PATHS else {"backend": isa, "num_threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @TINY
-@pytest.mark.parametrize("isa", [*PATHS, "reference"])
+@WAYS
 @pytest.mark.parametrize("chunk", [7, 512])
 def test_tiny_logits(name: str, isa: str, chunk: int, folder: Callable[[str], Path]) -> None:
-    where = {"backend": "reference"} if isa == "reference" else {"isa": isa}
     prompts = cases.tiny_prompts(cases.TINY[name])
-    worst = compare.worst_logits(folder(name), prompts, compare.load(name), chunk=chunk, **where)
+    worst = compare.worst_logits(folder(name), prompts, compare.load(name), chunk=chunk, **where(isa))
     assert worst < compare.LOGITS_TOLERANCE
 
 
@@ -48,11 +53,6 @@ def test_tiny_greedy(name: str, isa: str, block_size: int, folder: Callable[[str
 LONG = {"allow_long_max_model_len": True}
 """A dynamic rotary embedding is a plain one up to the trained context."""
 FAMILY = pytest.mark.parametrize("name", cases.FAMILIES)
-WAYS = pytest.mark.parametrize("isa", [*PATHS, "reference"])
-
-
-def where(isa: str) -> dict[str, Any]:
-    return {"backend": "reference"} if isa == "reference" else {"isa": isa}
 
 
 @FAMILY
