@@ -40,6 +40,8 @@ class StepWork(msgspec.Struct, kw_only=True):
     chunks: list[Chunk] = []
     num_sampled: int = 0
     """Rows whose next token is sampled."""
+    num_siblings: int = 0
+    """Of all sequences in the step, those beyond the first of their request: further answers, further beams."""
     num_copied_blocks: int = 0
     num_swapped_out_blocks: int = 0
     num_swapped_in_blocks: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from octavo.core.step import StepPlan, StepResult
+from octavo.core.step import RowSetup, StepPlan, StepResult
 from octavo.errors import InvariantError
 from octavo.messages import TokenLogprobs
 from octavo.sim.clock import VirtualClock
@@ -34,19 +34,19 @@ class Candidates(Protocol):
 class _Row:
     """What a worker would keep of a row."""
 
-    __slots__ = ("num_candidates", "num_computed", "num_prompt", "rank", "seed", "width")
+    __slots__ = ("has_siblings", "num_computed", "rank", "setup", "width")
 
-    def __init__(self, num_prompt: int, num_computed: int, seed: int, width: int, num_candidates: int) -> None:
-        self.num_prompt = num_prompt
-        self.num_computed = num_computed
-        self.seed = seed
-        self.width = width
-        self.num_candidates = num_candidates
-        self.rank = 0
+    def __init__(self, setup: RowSetup) -> None:
+        self.setup = setup
+        self.num_computed = setup.num_computed_tokens
+        self.width = setup.sampling.beam_width or 1
+        self.has_siblings = self.width > 1 or setup.sampling.n > 1
+        was_swapped_out = len(setup.token_ids) > setup.num_prompt_tokens
+        self.rank = setup.token_ids[-1] if was_swapped_out else 0
 
     def fork(self) -> _Row:
-        row = _Row(self.num_prompt, self.num_computed, self.seed, self.width, self.num_candidates)
-        row.rank = self.rank
+        row = _Row(self.setup)
+        row.num_computed, row.rank = self.num_computed, self.rank
         return row
 
 
@@ -125,15 +125,7 @@ class SimulatedExecutor:
         for number in plan.released_rows:
             rows.pop(number, None)  # a row may be released that no worker was told of
         for setup in plan.setups:
-            row = rows[setup.row] = _Row(
-                setup.num_prompt_tokens,
-                setup.num_computed_tokens,
-                setup.seed,
-                setup.sampling.beam_width or 1,
-                setup.num_candidates,
-            )
-            if len(setup.token_ids) > setup.num_prompt_tokens:  # a beam that was swapped out
-                row.rank = setup.token_ids[-1]
+            rows[setup.row] = _Row(setup)
         for fork in plan.forks:
             rows[fork.row] = rows[fork.source_row].fork()
         for number, token in plan.row_tokens:
@@ -142,7 +134,7 @@ class SimulatedExecutor:
     def _work(self, plan: StepPlan) -> StepWork:
         """Move the rows forward and sum up what that takes."""
         rows = self._rows
-        num_tokens = 0
+        num_tokens = num_siblings = 0
         contexts: list[int] = []
         chunks: list[Chunk] = []
         for number, num_new in zip(plan.rows, plan.num_new_tokens, strict=True):
@@ -150,21 +142,25 @@ class SimulatedExecutor:
             before = row.num_computed
             row.num_computed = end = before + num_new
             num_tokens += num_new
-            if num_new == 1 and before >= row.num_prompt:
+            if num_new == 1 and before >= row.setup.num_prompt_tokens:
                 contexts.append(end)
             else:
                 times = 1 if self._shares_prompts else row.width
                 chunks += [Chunk(num_new, before, self._reach)] * times
                 num_tokens += num_new * (times - 1)
+                num_siblings += times - 1
         if plan.sample_sources:
             for number, source in zip(plan.sample_rows, plan.sample_sources, strict=True):
                 rows[number].num_computed = rows[source].num_computed
+        seeds = [row.setup.seed for row in map(rows.__getitem__, plan.sample_rows) if row.has_siblings]
+        num_siblings += len(seeds) - len(set(seeds))
         return StepWork(
             num_tokens=num_tokens,
             num_decodes=len(contexts),
             decode_context_tokens=self._reach.attended(contexts),
             chunks=chunks,
             num_sampled=len(plan.sample_rows),
+            num_siblings=num_siblings,
             num_copied_blocks=len(plan.copies),
             num_swapped_out_blocks=len(plan.swap_out),
             num_swapped_in_blocks=len(plan.swap_in),
@@ -175,11 +171,12 @@ class SimulatedExecutor:
         found: list[TokenLogprobs | None] = []
         for number in plan.sample_rows:
             row = self._rows[number]
-            if not row.num_candidates:
+            setup = row.setup
+            if not setup.num_candidates:
                 found.append(None)
                 continue
             if self._beams is None:
                 raise InvariantError(["a beam search was simulated without recorded choices to replay"])
-            top = self._beams.candidates(row.seed, row.width, row.num_computed - row.num_prompt, row.rank)
+            top = self._beams.candidates(setup.seed, row.width, row.num_computed - setup.num_prompt_tokens, row.rank)
             found.append(TokenLogprobs(top[0][0], top[0][1], 1, top))
         return found if any(entry is not None for entry in found) else None

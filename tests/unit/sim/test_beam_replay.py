@@ -74,6 +74,7 @@ def test_systems_that_share_nothing_compute_the_prompt_of_each_beam(policy: str,
     first, second, *_ = cost.works
     assert (first.chunks, first.num_tokens, first.num_sampled) == ([Chunk(20, 0)] * times, 20 * times, 1)
     assert (second.chunks, second.num_tokens, second.num_decodes) == ([], 3, 3)
+    assert (first.num_siblings, second.num_siblings) == (times - 1, 2)
 
 
 def search(seed: int, width: int, num_output_tokens: int, arrival_s: float = 0.0, num_prompt: int = 20) -> TimedRequest:

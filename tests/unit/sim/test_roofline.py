@@ -89,11 +89,14 @@ def test_tensor_parallelism_splits_weights_and_adds_all_reduces() -> None:
     assert four.step(work).forward_s == pytest.approx(quarter_s + elementwise_s + reduces_s)
 
 
-def test_the_host_costs_per_step_and_per_sequence() -> None:
+def test_the_host_costs_per_step_per_request_and_per_sequence() -> None:
     work = StepWork(num_tokens=30, num_decodes=30, decode_context_tokens=9000, num_sampled=30)
     with_host = RooflineCost(SHAPE, A100, host=ARTIFACT).step(work).forward_s
     without = RooflineCost(SHAPE, A100, host=NO_HOST).step(work).forward_s
     assert with_host - without == pytest.approx(5e-3 + 30 * 0.25e-3)
+    work.num_siblings = 20  # ten requests with three answers each
+    with_host = RooflineCost(SHAPE, A100, host=ARTIFACT).step(work).forward_s
+    assert with_host - without == pytest.approx(5e-3 + 10 * 0.1875e-3 + 30 * 0.0625e-3)
     assert RooflineCost(SHAPE, A100).step(StepWork()).forward_s == 0.0
 
 

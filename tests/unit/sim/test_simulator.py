@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from octavo.core.engine_core import EngineCore
@@ -80,6 +81,16 @@ def test_answers_from_one_prompt_share_its_prefill_and_copy_its_last_block() -> 
     assert cost.works[1].decode_context_tokens == 3 * 41
     assert sum(work.num_copied_blocks for work in cost.works) == 2
     assert len(result.records[0].finishes_s) == 3
+
+
+@pytest.mark.parametrize("policy", ["paged", "orca-oracle"])
+def test_siblings_are_told_from_sequences_of_other_requests(policy: str) -> None:
+    cost = LinearCost()
+    requests = [
+        msgspec.structs.replace(request(0.0, 10, 3, n=n), seed=seed) for seed, n in ((7, 3), (8, 2), (9, 1), (9, 1))
+    ]
+    simulate(small_system(kv_policy=policy), cost, requests)
+    assert [(work.num_sampled, work.num_siblings) for work in cost.works if work.num_sampled] == [(7, 3)] * 3
 
 
 def test_a_cached_prefix_is_not_computed_again() -> None:
