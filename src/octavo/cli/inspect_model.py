@@ -25,7 +25,7 @@ def inspect_model(config: EngineConfig) -> Facts:
     """
     lone = _lone_config(Path(config.model.model).expanduser())
     if lone is not None:
-        facts = facts_of_config(config, read_json(lone, JSONObject) | config.model.overrides)
+        facts = facts_of_config(config, read_json(lone, JSONObject))
         facts["model"] = {"name": lone.resolve().parent.name, "format": "config.json alone", **facts["model"]}
         return facts
     files = find(config.model)

@@ -38,7 +38,8 @@ _SAMPLE = 200
 """Requests that are made to see how long they are."""
 OF_ACCELERATORS = frozenset(
     ("model", "max_model_len", "block_size", "kv_cache_dtype", "kv_policy", "enable_prefix_caching", "memory_fraction",
-     "kv_cache_memory_bytes", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "admission", "depth")
+     "kv_cache_memory_bytes", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "admission", "depth",
+     "hf_overrides")
 )  # fmt: skip
 """Settings of the server that a plan for an accelerator heeds. All of them count where the server's machine is."""
 RESIDENCES = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,23 @@ CPU = "cpu"
 CUSTOM = "custom"
 
 
-def model_shape(model: str) -> ModelShape:
+def model_shape(model: str, overrides: Mapping[str, Any] | None = None) -> ModelShape:
     """The shape of a model, with 16-bit weights and KV.
 
     Args:
         model: A well-known name, a config.json or a folder with one, or what `octavo serve` takes.
+        overrides: Keys in the place of those of its config.
 
     Raises:
+        ConfigError: If there are overrides, and no config: a name is known by its shape alone. Or naming one that
+            changes nothing.
         ModelError: If there is no such model, or it is of a kind that Octavo does not run.
     """
     known = KNOWN_MODELS.get(model.lower())
     if known is not None:
+        if overrides:
+            allowed = f"left out for {known.name}, which is known by its shape alone; give a config.json instead"
+            raise ConfigError("hf_overrides", dict(overrides), allowed)
         return known
     from octavo.measure.shapes import spec_of_config, spec_of_model
 
@@ -35,7 +42,7 @@ def model_shape(model: str) -> ModelShape:
     config = path if path.suffix == ".json" else path / "config.json"
     is_config = is_file(config)
     try:
-        spec = spec_of_config(config) if is_config else spec_of_model(model)
+        spec = spec_of_config(config, overrides) if is_config else spec_of_model(model, overrides)
     except ModelError as error:
         if "no model" in str(error):
             raise ModelError(f"{error} Shapes known without a file: {', '.join(KNOWN_MODELS)}") from None

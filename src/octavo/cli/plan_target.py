@@ -150,7 +150,7 @@ def accelerator_target(args: argparse.Namespace, config: EngineConfig) -> Target
               "tflops": ("flops", 1e12)}  # fmt: skip
     changes = {to: getattr(args, name) * by for name, (to, by) in scales.items() if getattr(args, name) is not None}
     kind = device(args.device, changes)
-    shape = model_shape(config.model.model)
+    shape = model_shape(config.model.model, config.model.overrides)
     maker = _Accelerator(args, config, shape, kind)
     dtype = config.cache.kv_cache_dtype
     budget = config.scheduler.max_num_batched_tokens

@@ -12,12 +12,13 @@ from octavo.backends.protocol import Backend, KVShape
 from octavo.config import EngineConfig
 from octavo.core.kv_spec import KVSpec
 from octavo.core.step import StepHandle, StepPlan, StepResult
-from octavo.errors import ConfigError, ModelError
+from octavo.errors import ConfigError
 from octavo.executor.sizing import Sizes, Sizing, engine_info, length_limit
 from octavo.messages import EngineInfo
 from octavo.models.decoder import decoder
 from octavo.models.families import decoder_spec
 from octavo.models.loader import WeightSize, load, weight_size
+from octavo.models.overrides import overridden_spec
 from octavo.models.spec import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.sources import ModelFiles, open_checkpoint
@@ -177,21 +178,10 @@ class _Loading:
 
     def _check_overrides(self) -> None:
         """A misspelt key would change nothing, without a word."""
-        overrides = self.files.overrides
-        if not overrides:
-            return
-        stored = open_checkpoint(msgspec.structs.replace(self.files, overrides={}))
-        original = stored.config
-        stored.close()
-        for key, value in overrides.items():
-            config = {k: v for k, v in self.checkpoint.config.items() if k != key}
-            config |= {key: original[key]} if key in original else {}
-            try:
-                changes_nothing = decoder_spec(config, self.config.model.max_model_len) == self.spec
-            except ModelError:  # as it was, it does not go with the rest
-                changes_nothing = False
-            if changes_nothing:
-                raise ConfigError(f"hf_overrides.{key[:60]}", value, "left out: it changes nothing in this model")
+        if self.files.overrides:
+            stored = open_checkpoint(msgspec.structs.replace(self.files, overrides={}))
+            stored.close()
+            overridden_spec(stored.config, self.files.overrides, self.config.model.max_model_len)
 
     def _sizing(self, draft_bytes: int = 0) -> Sizing:
         return Sizing(self.config, self.spec, self.backend, self.kv_dtype, draft_bytes)

@@ -13,9 +13,9 @@ from octavo.backends.protocol import Backend
 from octavo.config import EngineConfig
 from octavo.errors import UnsupportedModelError
 from octavo.executor.sizing import Sizing
-from octavo.models.families import decoder_spec
 from octavo.models.loader import weight_size
 from octavo.models.nearest import nearest
+from octavo.models.overrides import overridden_spec
 from octavo.models.spec import DecoderSpec, LayerSpec
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.files import JSONObject
@@ -31,10 +31,14 @@ Facts = dict[str, Any]
 def facts_of_config(config: EngineConfig, raw: JSONObject) -> Facts:
     """Sections of a report on the model that a config.json describes, with weights that are not quantised.
 
+    Args:
+        config: Its `model.overrides` take the place of keys in `raw`.
+
     Raises:
+        ConfigError: Naming an override that changes nothing.
         ModelError: If Octavo does not run such a model; what it lacks is named, and the nearest thing that is there.
     """
-    spec = _spec(raw, config)
+    spec = _spec(raw, config, config.model.overrides)
     backend, kv_dtype = _backend(config)
     try:
         memory = _memory(config, spec, backend, kv_dtype)
@@ -42,12 +46,12 @@ def facts_of_config(config: EngineConfig, raw: JSONObject) -> Facts:
         backend.close()
     dtype = _dtype(config)
     memory["weights_bytes"] = spec.num_parameters * (2 if dtype == "bfloat16" else 4)
-    return _facts(spec, raw, {"kept": f"{dtype}, if none is quantised"}, memory)
+    return _facts(spec, raw | config.model.overrides, {"kept": f"{dtype}, if none is quantised"}, memory)
 
 
 def facts_of_checkpoint(config: EngineConfig, checkpoint: Checkpoint) -> Facts:
     """The same of a checkpoint, with the bytes that its weights will take. No tensor is read."""
-    spec = _spec(checkpoint.config, config)
+    spec = _spec(checkpoint.config, config, {})  # whose overrides are in it
     backend, kv_dtype = _backend(config)
     try:
         memory = _memory(config, spec, backend, kv_dtype)
@@ -84,9 +88,9 @@ def _backend(config: EngineConfig) -> tuple[Backend, str]:
     return backend, dtype if wanted == "auto" else wanted
 
 
-def _spec(raw: JSONObject, config: EngineConfig) -> DecoderSpec:
+def _spec(raw: JSONObject, config: EngineConfig, overrides: JSONObject) -> DecoderSpec:
     try:
-        return decoder_spec(raw, config.model.max_model_len)
+        return overridden_spec(raw, overrides, config.model.max_model_len)
     except UnsupportedModelError as error:
         raise with_nearest(error) from None
 

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from octavo.errors import ConfigError
-from octavo.models.families import decoder_spec
+from octavo.models.overrides import overridden_spec
 from octavo.models.spec import DecoderSpec
 from octavo.weights.files import JSONObject, read_json
 from octavo.weights.sources import open_checkpoint, resolve
 
 
-def spec_of_model(model: str) -> DecoderSpec:
+def spec_of_model(model: str, overrides: Mapping[str, Any] | None = None) -> DecoderSpec:
     """The spec of a model by its name or path, as `octavo serve` takes it. Its weights are not read.
 
+    Args:
+        overrides: Keys in the place of those of its config.
+
     Raises:
+        ConfigError: Naming a key of `overrides` that changes nothing.
         ModelError: If there is no such model, or it is of a kind that Octavo does not run.
     """
     checkpoint = open_checkpoint(resolve(model))
     try:
-        return decoder_spec(checkpoint.config)
+        return overridden_spec(checkpoint.config, overrides or {})
     finally:
         checkpoint.close()
 
 
-def spec_of_config(path: Path) -> DecoderSpec:
+def spec_of_config(path: Path, overrides: Mapping[str, Any] | None = None) -> DecoderSpec:
     """The spec of the model that a config.json describes.
 
+    Args:
+        overrides: Keys in the place of those in it.
+
     Raises:
+        ConfigError: Naming a key of `overrides` that changes nothing.
         ModelError: If it is not one, or the model is of a kind that Octavo does not run.
     """
-    return decoder_spec(read_json(path, JSONObject))
+    return overridden_spec(read_json(path, JSONObject), overrides or {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,8 +91,9 @@ def test_overrides_count_and_those_that_do_nothing_are_refused(
 ) -> None:
     path = write_config(tmp_path)
     assert report(path, capsys, "--hf-overrides", '{"num_hidden_layers": 1}')["layers"]["count"] == 1
-    assert main(["inspect", str(TINYSTORIES), "--hf-overrides", '{"rope_thta": 1}']) == 2
-    assert "hf_overrides.rope_thta = 1: must be left out" in capsys.readouterr().err
+    for model in (TINYSTORIES, path):
+        assert main(["inspect", str(model), "--hf-overrides", '{"rope_thta": 1}']) == 2
+        assert "hf_overrides.rope_thta = 1: must be left out" in capsys.readouterr().err
 
 
 def test_a_tensor_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -370,6 +370,14 @@ def test_each_simulation_of_a_plan_counts(monkeypatch: pytest.MonkeyPatch) -> No
         (["TINY", "--kv-policy", "orca-max"], "kv_policy = 'orca-max': must be paged"),
         (["opt-13b", "--device", "h100", "--preemption", "swap"], "preemption = 'swap': must be left out with"),
         (["opt-13b", "--device", "h100", "--quantization", "int4"], "quantization = 'int4': must be left out with"),
+        (
+            ["opt-13b", "--device", "h100", "--hf-overrides", '{"ffn_dim": 8}'],
+            "hf_overrides = {'ffn_dim': 8}: must be left out for opt-13b, which is known by its shape alone",
+        ),
+        (
+            ["TINY", "--device", "h100", "--hf-overrides", '{"num_layer": 8}'],
+            "hf_overrides.num_layer = 8: must be left out: it changes nothing in this model",
+        ),
         (["opt-13b", "--device", "h100", "--plot", "x.gif"], "ends in .png, .svg or .pdf"),
         (["opt-13b", "--device", "h100", "--fit", "x.json"], "only the device cpu is measured"),
         (["opt-13b", "--device", "h100", "--workload", "beam"], "workload = 'beam': must be one without beam searches"),
@@ -422,6 +430,16 @@ def test_weights_are_those_of_the_model(tmp_path: Path, name: str) -> None:
     folder = write_tiny_llama(tmp_path, MODELS[name])
     spec = msgspec.structs.replace(decoder_spec(MODELS[name].config()), position_offset=None, embedding_size=None)
     assert model_shape(str(folder)).total_bytes / 2 == spec.num_parameters
+
+
+def test_a_plan_for_an_accelerator_heeds_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--device", "l4", "--num-devices", "1", "--kv-cache-dtype", "auto", "--block-size", "16",
+             "--max-num-batched-tokens", "512", "--max-num-seqs", "4", "--lengths", "20:4")  # fmt: skip
+    folder = write_tiny_llama(tmp_path / "small", TinyLlama(num_layers=3))
+    for model in (folder, folder / "config.json"):
+        plain = planned(capsys, str(model), *words)["memory"]["kv_bytes_per_token"]
+        deeper = planned(capsys, str(model), *words, "--hf-overrides", '{"num_hidden_layers": 6}')
+        assert deeper["memory"]["kv_bytes_per_token"] == 2 * plain
 
 
 def test_layers_of_a_model_may_differ(tmp_path: Path) -> None:
