@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import string
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
@@ -167,7 +168,8 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
         def format_short(*args: Any, **kwargs: Any) -> str:
             pattern = str(value.__self__)
-            if ":" in pattern or value.__name__ != "format":
+            has_width = any(width for _, _, width, _ in string.Formatter().parse(pattern))
+            if has_width or value.__name__ != "format":
                 raise TemplateLimitError("it formats with a width")
             longest = max((budget.get().weight_of(arg) for arg in (*args, *kwargs.values())), default=0)
             check_length(len(pattern) + pattern.count("{") * longest)
