@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for report in reports:
         print("\n".join(lines(report)), end="\n\n")
-    print(f"{len(reports)} figures from {num_jobs} runs in {wall_s:.0f} s, in {folder}/: PNG, SVG, CSV, JSON each")
+    print(f"figures: {len(reports)}, runs: {num_jobs}, in {wall_s:.0f} s, in {folder}/: PNG, SVG, CSV, JSON each")
     return 0
 
 

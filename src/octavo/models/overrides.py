@@ -9,6 +9,9 @@ from octavo.errors import ConfigError, ModelError
 from octavo.models.families import decoder_spec
 from octavo.models.spec import DecoderSpec
 
+_OLD_ROPE_KEYS = ("rope_scaling", "rope_theta")
+"""Not read where a config has transformers 5's `rope_parameters`."""
+
 
 def overridden_spec(config: Mapping[str, Any], overrides: Mapping[str, Any], context: int | None = None) -> DecoderSpec:
     """The spec of the model that `config` describes, some of its keys replaced.
@@ -30,5 +33,8 @@ def overridden_spec(config: Mapping[str, Any], overrides: Mapping[str, Any], con
         except ModelError:  # as it was, it does not go with the rest
             changes_nothing = False
         if changes_nothing:
-            raise ConfigError(f"hf_overrides.{key[:60]}", value, "left out: it changes nothing in this model")
+            allowed = "left out: it changes nothing in this model"
+            if key in _OLD_ROPE_KEYS and "rope_parameters" in changed:
+                allowed += "; its rotary embedding is described by rope_parameters, which may be overridden"
+            raise ConfigError(f"hf_overrides.{key[:60]}", value, allowed)
     return spec

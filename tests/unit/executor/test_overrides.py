@@ -89,6 +89,7 @@ def test_what_is_no_override_is_refused_at_once(text: str, message: str) -> None
     ("changes", "kind", "message"),
     [
         ({"rope_thta": 5e5}, ConfigError, "hf_overrides.rope_thta = 500000.0: must be left out: it changes nothing"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, ConfigError, "described by rope_parameters"),
         ({"num_attention_heads": 2**40}, ModelFileError, "num_attention_heads: is 1099511627776"),
         ({"num_attention_heads": "4"}, ModelFileError, "num_attention_heads: is '4'"),
         ({"num_key_value_heads": 4}, ModelFileError, "k_proj"),
