@@ -1,8 +1,9 @@
 """`octavo bench fit`: how long this machine's steps take, as a cost model for the simulator and the planner.
 
 Steps of the real engine are measured over designed shapes (see `fit_design`), several times in turns, and a sum of
-terms is fitted to their medians (see `octavo.sim.fitted`). `--check` then serves the `chat` workload for real and in
-the simulator, and says how far the simulator is off: nothing of it went into the fit.
+terms is fitted to their medians (see `octavo.sim.fitted`). `--check` also serves the `chat` workload after each of
+these rounds, and says how far the simulator is off: nothing of it went into the fit. Measuring and serving take turns
+because a shared machine's own speed changes by the minute, which says nothing of the fit.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from octavo.sim.fitted import Fit, FittedCost, Residual, row
 
 MOST_ROUNDS = 1000
 MOST_PROMPTS = 10_000
-"""Of the check. It serves them twice."""
+"""Of the check. It serves them twice a round."""
 MOST_TEMPERATURE = 1e4
 MOST_RATE = 1e5
 _BLOCKS_MOVED = 64
@@ -46,12 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="FILE", help="where the fit is written (default: fit-MODEL.json in the current folder)"
     )
     group.add_argument(
-        "--rounds", type=integer, default=3, metavar="N", help="times each step is made, up to 1000 (default: 3)"
+        "--rounds",
+        type=integer,
+        default=3,
+        metavar="N",
+        help="times each step is made, and with --check the workload served, in turns, up to 1000 (default: 3)",
     )
     group.add_argument("--temperature", type=float, default=0.0, metavar="X", help="of every request (default: 0)")
     group.add_argument("--seed", type=integer, default=0, metavar="N", help="seed of prompts and arrivals (default: 0)")
     group.add_argument(
-        "--check", action="store_true", help="then predict the chat workload, serve it for real, and compare"
+        "--check", action="store_true", help="serve the chat workload too, and compare with what is predicted"
     )
     group.add_argument("--fit", metavar="FILE", help="with --check: a fit made before, instead of measuring")
     group.add_argument(
@@ -64,25 +69,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from octavo.cli.fit_check import chat_requests, check
+    from octavo.cli.fit_check import Check, print_comparison
 
     check_flags(args)
     config = engine_config(args, model=args.model_tag)
     fit = _fit_file(args.fit)
     executor, info = load(config)
     try:
+        check = Check(config, executor, info, args, fit) if args.check else None
         if fit is None:
-            if args.check:
-                chat_requests(args.num_prompts, info, args.seed)  # whether they fit is not to be learnt after the fit
             path = Path(args.output or f"fit-{info.model.replace('/', '-')}.json")
             check_file("output", str(path))
-            rounds, temperature, seed = args.rounds, args.temperature, args.seed
-            fit = make_fit(config, executor, info, rounds=rounds, temperature=temperature, seed=seed)
+            steps = Steps(config, executor, info, temperature=args.temperature, seed=args.seed)
+        for _ in range(args.rounds):
+            if fit is None:
+                steps.measure()
+            if check:
+                check.serve(fit.cost if fit else steps.cost())
+        if fit is None:
+            fit = steps.fit()
             path.write_bytes(msgspec.json.format(msgspec.json.encode(fit), indent=2) + b"\n")
             print_fit(fit)
             print(f"written to {path}")
-        if args.check:
-            return check(config, executor, info, fit, args)
+        if check:
+            found = check.compare(fit.cost)
+            print_comparison(found, check.rate, args.rounds)
+            return 0 if all(one.holds for one in found) else 1
     finally:
         executor.close()
     return 0
@@ -128,39 +140,89 @@ def quick_fit(config: EngineConfig) -> Fit:
     """A fit from a few seconds of measuring, for a plan made on the spot."""
     executor, info = load(config)
     try:
-        return make_fit(config, executor, info, rounds=1, temperature=0.0, seed=0, stages=QUICK_STAGES)
+        steps = Steps(config, executor, info, temperature=0.0, seed=0, stages=QUICK_STAGES)
+        steps.measure()
+        return steps.fit()
     finally:
         executor.close()
 
 
-def make_fit(
-    config: EngineConfig,
-    executor: Executor,
-    info: EngineInfo,
-    *,
-    rounds: int,
-    temperature: float,
-    seed: int,
-    stages: Sequence[Stage] = STAGES,
-) -> Fit:
-    """Measure and fit."""
-    from octavo.cli.machine import fingerprint
+class Steps:
+    """Steps of an engine, measured in rounds.
 
-    num_slots = (info.num_blocks - 1) // executor.kv_spec.num_groups * info.block_size
-    stages = fitting_stages(info.max_num_seqs, info.max_model_len, num_slots, stages)
-    blocks = time_blocks(executor)
-    steps = measure(config, executor, info, stages, rounds, temperature, seed)
-    cost = fit_cost(steps, blocks)
-    return Fit(
-        model=info.model,
-        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        machine=fingerprint(),
-        engine=about(info, config, temperature),
-        cost=cost,
-        residuals=residuals(steps, cost),
-        num_steps=len(steps),
-        rounds=rounds,
-    )
+    Args:
+        temperature: Of every request; 0 is greedy.
+        seed: Of the prompts.
+        stages: Cut to the engine's size.
+
+    Raises:
+        ConfigError: For an engine too small to measure.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        info: EngineInfo,
+        *,
+        temperature: float,
+        seed: int,
+        stages: Sequence[Stage] = STAGES,
+    ) -> None:
+        num_slots = (info.num_blocks - 1) // executor.kv_spec.num_groups * info.block_size
+        stages = fitting_stages(info.max_num_seqs, info.max_model_len, num_slots, stages)
+        self._config, self._executor, self._info = config, executor, info
+        self._temperature, self._seed = temperature, seed
+        self._found: dict[Stage, list[list[Step]]] = {stage: [] for stage in stages}
+        self._round_s: list[float] = []
+        self._blocks = time_blocks(executor)
+        self._run(stages[0])  # touches memory for the first time
+
+    def measure(self) -> None:
+        """One round: every stage once, in the other order than in the round before."""
+        found = list(self._found.items())
+        started = time.perf_counter()
+        for stage, runs in found if len(self._round_s) % 2 == 0 else reversed(found):
+            runs.append(self._run(stage))
+        self._round_s.append(time.perf_counter() - started)
+
+    def medians(self) -> list[Step]:
+        """Every step that computes something, its time the median over the rounds.
+
+        Raises:
+            ConfigError: If a stage's steps differ from round to round, so that there is nothing to take a median of.
+        """
+        steps: list[Step] = []
+        for stage, runs in self._found.items():
+            if any([step.work for step in other] != [step.work for step in runs[0]] for other in runs[1:]):
+                raise ConfigError("rounds", len(runs), f"1, for the steps of {stage} differ from round to round")
+            for same in zip(*runs, strict=True):
+                steps.append(msgspec.structs.replace(same[0], seconds=statistics.median(step.seconds for step in same)))
+        return [step for step in steps if step.work.num_tokens]
+
+    def cost(self) -> FittedCost:
+        """The fit to the rounds so far."""
+        return fit_cost(self.medians(), self._blocks)
+
+    def fit(self) -> Fit:
+        """The fit with where it comes from."""
+        from octavo.cli.machine import fingerprint
+
+        steps, cost = self.medians(), self.cost()
+        return Fit(
+            model=self._info.model,
+            date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            machine=fingerprint(),
+            engine=about(self._info, self._config, self._temperature),
+            cost=cost,
+            residuals=residuals(steps, cost),
+            num_steps=len(steps),
+            rounds=len(self._round_s),
+            round_s=tuple(self._round_s),
+        )
+
+    def _run(self, stage: Stage) -> list[Step]:
+        return run_stage(self._config, self._executor, self._info, stage, self._temperature, Random(self._seed))
 
 
 def about(info: EngineInfo, config: EngineConfig, temperature: float) -> dict[str, Any]:
@@ -169,34 +231,6 @@ def about(info: EngineInfo, config: EngineConfig, temperature: float) -> dict[st
              "kv_bytes_per_token", "max_num_seqs", "max_model_len")  # fmt: skip
     facts = {name: getattr(info, name) for name in names}
     return facts | {"depth": config.scheduler.depth, "temperature": temperature}
-
-
-def measure(
-    config: EngineConfig,
-    executor: Executor,
-    info: EngineInfo,
-    stages: Sequence[Stage],
-    rounds: int,
-    temperature: float,
-    seed: int,
-) -> list[Step]:
-    """Every step of every stage once, its time the median over the rounds.
-
-    Raises:
-        ConfigError: If a stage's steps differ from round to round, so that there is nothing to take a median of.
-    """
-    run_stage(config, executor, info, stages[0], temperature, Random(seed))  # touches memory for the first time
-    found: dict[Stage, list[list[Step]]] = {stage: [] for stage in stages}
-    for turn in range(rounds):
-        for stage in stages if turn % 2 == 0 else reversed(stages):
-            found[stage].append(run_stage(config, executor, info, stage, temperature, Random(seed)))
-    steps: list[Step] = []
-    for stage, again in found.items():
-        if any([step.work for step in other] != [step.work for step in again[0]] for other in again[1:]):
-            raise ConfigError("rounds", rounds, f"1, for the steps of {stage} differ from round to round")
-        for same in zip(*again, strict=True):
-            steps.append(msgspec.structs.replace(same[0], seconds=statistics.median(step.seconds for step in same)))
-    return [step for step in steps if step.work.num_tokens]
 
 
 def run_stage(
@@ -294,3 +328,6 @@ def print_fit(fit: Fit) -> None:
         shares = (f"{100 * found.median:.1f}", f"{100 * found.p90:.1f}", f"{100 * found.bias:+.1f}")
         table.add_row(name, f"{found.num_steps}", *shares)
     console.print(table)
+    if len(fit.round_s) > 1:
+        spread = f"{min(fit.round_s):.1f} to {max(fit.round_s):.1f}"
+        console.print(f"a round of the same steps took {spread} s: so much the machine's own speed moved")

@@ -163,6 +163,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     """Medians that went into the fit."""
     rounds: int
+    round_s: tuple[float, ...] = ()
+    """What each round took, all steps together: how much the machine's own speed moved."""
 
 
 def read_fit(text: bytes, name: str) -> Fit:
