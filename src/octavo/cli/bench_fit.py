@@ -202,7 +202,14 @@ class Steps:
 
     def cost(self) -> FittedCost:
         """The fit to the rounds so far."""
-        return fit_cost(self.medians(), self._blocks)
+        return fit_cost(self.medians(), self._blocks, total_s=self._total_s())
+
+    def _total_s(self) -> float:
+        """Seconds of all steps that compute something, the median round's."""
+        rounds = zip(*self._found.values(), strict=True)
+        return statistics.median(
+            sum(step.seconds for steps in runs for step in steps if step.work.num_tokens) for runs in rounds
+        )
 
     def fit(self) -> Fit:
         """The fit with where it comes from."""
@@ -272,12 +279,28 @@ def _per_block(executor: Executor, count: int, plan: StepPlan, repeats: int = 5)
     return statistics.median(seconds) / count
 
 
-def fit_cost(steps: Sequence[Step], blocks: dict[str, float] | None = None) -> FittedCost:
-    """Least squares of relative errors: a step of 5 ms counts as much as one of 500."""
+def fit_cost(
+    steps: Sequence[Step], blocks: dict[str, float] | None = None, *, total_s: float | None = None
+) -> FittedCost:
+    """Least squares of relative errors: a step of 5 ms counts as much as one of 500.
+
+    Squares of relative errors find too little on a noisy machine, as a step of twice its time is off by half and one of
+    half its time by twice; and so do medians of single steps, if what disturbs them comes seldom and takes long. So
+    the terms' proportions are those of the least squares, and their level is that of the sum over all steps.
+
+    Args:
+        blocks: Seconds per block, see `time_blocks`.
+        total_s: Seconds that all steps together take; the sum of `steps` if left out.
+    """
+    import numpy as np
+
     from octavo.measure.least_squares import nnls
 
     rows = [[x / step.seconds for x in row(step.work)] for step in steps]
-    return FittedCost.of([float(x) for x in nnls(rows, [1.0] * len(rows))], blocks=blocks)
+    shape = nnls(rows, [1.0] * len(rows))
+    fitted_s = sum(float(np.dot(row(step.work), shape)) for step in steps)
+    level = (sum(step.seconds for step in steps) if total_s is None else total_s) / fitted_s
+    return FittedCost.of([float(x) * level for x in shape], blocks=blocks)
 
 
 def residuals(steps: Sequence[Step], cost: FittedCost) -> dict[str, Residual]:

@@ -115,6 +115,15 @@ def test_known_seconds_are_found_again() -> None:
     assert fitted.token_s[5:] == pytest.approx(TRUTH.token_s[5:], rel=1e-3)
 
 
+def test_the_level_is_that_of_the_sum() -> None:
+    """Steps that now and then take much longer are not lost: the sum of what is predicted is the sum of what was."""
+    rng = Random(8)
+    noisy = [msgspec.structs.replace(s, seconds=s.seconds * rng.choice([1, 1, 1, 3])) for s in measured(steps())]
+    for given, total_s in ((None, sum(s.seconds for s in noisy)), (100.0, 100.0)):
+        fitted = fit_cost(noisy, total_s=given)
+        assert sum(fitted.step(s.work).forward_s for s in noisy) == pytest.approx(total_s)
+
+
 def test_noise_is_averaged_and_told() -> None:
     noisy = measured(steps(), noise=0.1)
     fitted = fit_cost(noisy)
