@@ -206,10 +206,11 @@ class Steps:
 
     def _total_s(self) -> float:
         """Seconds of all steps that compute something, the median round's."""
-        rounds = zip(*self._found.values(), strict=True)
-        return statistics.median(
-            sum(step.seconds for steps in runs for step in steps if step.work.num_tokens) for runs in rounds
-        )
+        totals = [0.0] * len(self._round_s)
+        for runs in self._found.values():
+            for turn, steps in enumerate(runs):
+                totals[turn] += sum(step.seconds for step in steps if step.work.num_tokens)
+        return statistics.median(totals)
 
     def fit(self) -> Fit:
         """The fit with where it comes from."""
