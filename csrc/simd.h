@@ -310,19 +310,31 @@ inline VF scale_pow2(const VF& a, const VF& n) {
 
 // Sum of the lanes: halves are added until one is left.
 inline float reduce_add(const VF& a) {
+#if defined(OCTAVO_ISA_avx2)
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+#else
     float t[VF::W];
     a.store(t);
     for (int half = VF::W / 2; half > 0; half /= 2)
         for (int i = 0; i < half; ++i) t[i] += t[i + half];
     return t[0];
+#endif
 }
 
 inline float reduce_max(const VF& a) {
+#if defined(OCTAVO_ISA_avx2)
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+#else
     float t[VF::W];
     a.store(t);
     for (int half = VF::W / 2; half > 0; half /= 2)
         for (int i = 0; i < half; ++i) t[i] = t[i] > t[i + half] ? t[i] : t[i + half];
     return t[0];
+#endif
 }
 
 // As above, with the instruction set's own reductions.

@@ -18,6 +18,27 @@ from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.gguf import GGUFFile
 from octavo.weights.gguf_checkpoint import GGUFCheckpoint
 from octavo.weights.gguf_vocabulary import read_vocabulary
+from octavo.weights.naming import Naming
+
+
+def folder_name(name: str, stored: Naming, wanted: Naming) -> str:
+    """What a tensor is called in a Hugging Face folder. For decoders whose parts are the same ones in both."""
+    module, _, kind = name.rpartition(".")
+    once = {stored.embedding: wanted.embedding, stored.norm: wanted.norm}
+    if module == stored.head:
+        return f"{wanted.head}.{kind}"
+    if module in once:
+        return f"{wanted.roots[0]}{once[module]}.{kind}"
+    before, after = stored.layer.split("{}")
+    number, _, part = module.removeprefix(before).partition(after)
+    parts = dict(zip(_parts(stored), _parts(wanted), strict=True))
+    return f"{wanted.roots[0]}{wanted.layer.format(number)}{parts[part]}.{kind}"
+
+
+def _parts(naming: Naming) -> tuple[str, ...]:
+    """Modules of a layer."""
+    norms = (*naming.norms, naming.query_norm, naming.key_norm)
+    return (*norms, *naming.qkv, naming.output, *naming.up, naming.down)
 
 
 def write_safetensors(path: Path, checkpoint: Checkpoint) -> None:
@@ -28,7 +49,11 @@ def write_safetensors(path: Path, checkpoint: Checkpoint) -> None:
     for name in names:
         shape = checkpoint.info(name).shape
         start, end = end, end + 2 * _count(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+        header[folder_name(name, checkpoint.naming or Naming(), Naming())] = {
+            "dtype": "BF16",
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     with path.open("wb") as out:

@@ -140,8 +140,19 @@ constexpr int kGroupRows = 4;
 
 inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-// Without this gcc would sum products as a tree, computing all of them first and keeping them on the stack.
-[[gnu::always_inline]] inline void in_order(__m256i& sum) { asm("" : "+x"(sum)); }
+// sum += products of unsigned codes and signed bytes, neighbours added, in 16 bits. As one with the sum: gcc would
+// compute many products first and keep them on the stack, or, told to keep the sums in order, copy them about between
+// registers.
+[[gnu::always_inline]] inline void add_bytes(__m256i codes, __m256i x, __m256i& sum) {
+    __m256i product;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(codes), "x"(x));
+}
+
+// The same of 16-bit numbers, in 32 bits.
+[[gnu::always_inline]] inline void add_words(__m256i codes, __m256i x, __m256i& sum) {
+    __m256i product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(codes), "x"(x));
+}
 
 // sums += a quad's products for 2 x 8 columns and all rows, in 16 bits: 8 quads of 15 * 127 fit.
 template <int GROUP, int ROWS>
@@ -150,9 +161,20 @@ template <int GROUP, int ROWS>
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r) {
         const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(rows[r], quad));
-        sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(left, x));
-        sums[r][1] = _mm256_add_epi16(sums[r][1], _mm256_maddubs_epi16(right, x));
-        in_order(sums[r][0]), in_order(sums[r][1]);
+        add_bytes(left, x, sums[r][0]);
+        add_bytes(right, x, sums[r][1]);
+    }
+}
+
+// The same for a pair of k of 16-bit numbers, in 32 bits.
+template <int GROUP, int ROWS>
+[[gnu::always_inline]] inline void add_pair(const RowPointers<ROWS>& rows, int pair, __m256i left, __m256i right,
+                                            __m256i (&sums)[ROWS][2]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(rows[r], pair));
+        add_words(left, x, sums[r][0]);
+        add_words(right, x, sums[r][1]);
     }
 }
 
@@ -183,18 +205,10 @@ template <int GROUP, int ROWS>
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
-    for (int i = 0; i < GROUP / 2; ++i) {  // the even pair of a quad, then the odd one
-        const uint8_t* quad = stored + 64 * (i / 2);
-        const __m256i left = load_bytes(quad), right = load_bytes(quad + 32);
-        const __m256i l = i % 2 ? _mm256_srli_epi16(left, 8) : _mm256_and_si256(left, low);
-        const __m256i r = i % 2 ? _mm256_srli_epi16(right, 8) : _mm256_and_si256(right, low);
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row) {
-            const __m256i x = _mm256_set1_epi32(Activations<GROUP>::quad(rows[row], i));
-            dot[row][0] = _mm256_add_epi32(dot[row][0], _mm256_madd_epi16(l, x));
-            dot[row][1] = _mm256_add_epi32(dot[row][1], _mm256_madd_epi16(r, x));
-            in_order(dot[row][0]), in_order(dot[row][1]);
-        }
+    for (int i = 0; i < GROUP / 4; ++i) {
+        const __m256i left = load_bytes(stored + 64 * i), right = load_bytes(stored + 64 * i + 32);
+        add_pair<GROUP, ROWS>(rows, 2 * i, _mm256_and_si256(left, low), _mm256_and_si256(right, low), dot);
+        add_pair<GROUP, ROWS>(rows, 2 * i + 1, _mm256_srli_epi16(left, 8), _mm256_srli_epi16(right, 8), dot);
     }
 }
 

@@ -93,31 +93,82 @@ int32_t put_activations(const float* x, int count, float scale, uint8_t* out) {
     return sum;
 }
 
+#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx2)
+// What put_group takes besides simd.h.
 #if defined(OCTAVO_ISA_avx512)
+using Ints = __m512i;
+constexpr int kIntsTogether = 1;
+
+inline VF absolute(VF x) { return {_mm512_abs_ps(x.v)}; }
+inline bool has_nan(VF x) { return _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q) != 0; }
+inline VF minus_product(VF a, VF b, VF c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+inline Ints to_ints(VF x) { return _mm512_cvtps_epi32(x.v); }
+inline Ints no_ints() { return _mm512_setzero_si512(); }
+inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline int32_t sum_ints(Ints x) { return _mm512_reduce_add_epi32(x); }
+
+template <bool WIDE>
+void store_codes(const Ints (&codes)[kIntsTogether], uint8_t* out) {
+    static_assert(!WIDE);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(codes[0]));
+}
+#else
+using Ints = __m256i;
+constexpr int kIntsTogether = 2;
+
+inline VF absolute(VF x) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x.v)}; }
+inline bool has_nan(VF x) { return _mm256_movemask_ps(_mm256_cmp_ps(x.v, x.v, _CMP_UNORD_Q)) != 0; }
+inline VF minus_product(VF a, VF b, VF c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
+inline Ints to_ints(VF x) { return _mm256_cvtps_epi32(x.v); }
+inline Ints no_ints() { return _mm256_setzero_si256(); }
+inline Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+inline int32_t sum_ints(Ints x) {
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0b01001110));
+    return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0b10110001)));
+}
+
+// WIDE: of a quad the elements 0, 2, 1, 3, see GroupLayout::wide.
+template <bool WIDE>
+void store_codes(const Ints (&codes)[kIntsTogether], uint8_t* out) {
+    // Packing works on the halves of vectors apart: it leaves the codes' quads in the order 0, 2, 1, 3.
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(codes[0], codes[1]), 0b11011000);
+    if constexpr (WIDE) {
+        const __m256i pairs = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,  //
+                                               0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_shuffle_epi8(words, pairs));
+    } else {
+        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out), bytes);
+    }
+}
+#endif
+
 // A whole group at once: the same scale, codes and sum. False if the scale is extreme, or none.
-template <int GROUP>
+template <int GROUP, bool WIDE>
 bool put_group(const float* x, float* scale, int32_t* sum, uint8_t* out) {
-    constexpr int vectors = GROUP / VF::W;
-    VF v[vectors], top = VF::zero();
-    __mmask16 nan = 0;
+    constexpr int vectors = GROUP / VF::W, stored = kIntsTogether * VF::W * (WIDE ? 2 : 1);
+    VF v[vectors], top = VF::zero(), broken = VF::zero();
     for (int i = 0; i < vectors; ++i) {
         v[i] = VF::load(x + i * VF::W);
-        top = max(VF{_mm512_abs_ps(v[i].v)}, top);
-        nan |= _mm512_cmp_ps_mask(v[i].v, v[i].v, _CMP_UNORD_Q);
+        top = max(absolute(v[i]), top);
+        broken = fma(v[i], VF::zero(), broken);  // 0 * NaN is NaN
     }
     *scale = lanes_max(top) / kLimit;
-    if (nan || !(*scale > 1e-30f && *scale < 1e30f)) return false;
+    if (has_nan(broken) || !(*scale > 1e-30f && *scale < 1e30f)) return false;
     const VF step = VF::set1(*scale), inverse = VF::set1(1.0f / *scale);
-    __m512i total = _mm512_setzero_si512();
-    for (int i = 0; i < vectors; ++i) {
-        // The quotient, rounded as a division rounds it (Markstein 1990): a division takes three times as long.
-        const VF q = v[i] * inverse;
-        const VF rest = {_mm512_fnmadd_ps(q.v, step.v, v[i].v)};
-        const __m512i codes = _mm512_cvtps_epi32(fma(rest, inverse, q).v);
-        total = _mm512_add_epi32(total, codes);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i * VF::W), _mm512_cvtepi32_epi8(codes));
+    Ints total = no_ints();
+    for (int i = 0; i < vectors; i += kIntsTogether, out += stored) {
+        Ints codes[kIntsTogether];
+        for (int j = 0; j < kIntsTogether; ++j) {
+            // The quotient, rounded as a division rounds it (Markstein 1990): a division takes three times as long.
+            const VF q = v[i + j] * inverse;
+            codes[j] = to_ints(fma(minus_product(q, step, v[i + j]), inverse, q));
+            total = add_ints(total, codes[j]);
+        }
+        store_codes<WIDE>(codes, out);
     }
-    *sum = _mm512_reduce_add_epi32(total);
+    *sum = sum_ints(total);
     return true;
 }
 #endif
@@ -130,8 +181,8 @@ void quantise_groups(const float* x, int64_t k, const GroupLayout& layout, int z
         float scale = 0.0f;
         int32_t sum = 0;
         bool done = false;
-#if defined(OCTAVO_ISA_avx512)
-        if (count == GROUP) done = put_group<GROUP>(x + begin, &scale, &sum, to + sizeof(ActivationGroup));
+#if defined(OCTAVO_ISA_avx512) || defined(OCTAVO_ISA_avx2)
+        if (count == GROUP) done = put_group<GROUP, WIDE>(x + begin, &scale, &sum, to + sizeof(ActivationGroup));
 #endif
         if (!done) {
             scale = integer_scale(x + begin, count, kLimit);

@@ -130,9 +130,8 @@ struct ScreenWeights {
                 for (int r = 0; r < ROWS; ++r) {
                     int32_t pairs[2];
                     std::memcpy(pairs, rows[r], 8);
-                    dot[r][v] = _mm256_add_epi32(dot[r][v], _mm256_madd_epi16(even, _mm256_set1_epi32(pairs[0])));
-                    dot[r][v] = _mm256_add_epi32(dot[r][v], _mm256_madd_epi16(odd, _mm256_set1_epi32(pairs[1])));
-                    in_order(dot[r][v]);
+                    add_words(even, _mm256_set1_epi32(pairs[0]), dot[r][v]);
+                    add_words(odd, _mm256_set1_epi32(pairs[1]), dot[r][v]);
                 }
             }
         }
