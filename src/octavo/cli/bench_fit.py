@@ -293,15 +293,13 @@ def fit_cost(
         blocks: Seconds per block, see `time_blocks`.
         total_s: Seconds that all steps together take; the sum of `steps` if left out.
     """
-    import numpy as np
-
     from octavo.measure.least_squares import nnls
 
     rows = [[x / step.seconds for x in row(step.work)] for step in steps]
-    shape = nnls(rows, [1.0] * len(rows))
-    fitted_s = sum(float(np.dot(row(step.work), shape)) for step in steps)
+    shape = [float(x) for x in nnls(rows, [1.0] * len(rows))]
+    fitted_s = sum(x * y for step in steps for x, y in zip(row(step.work), shape, strict=True))
     level = (sum(step.seconds for step in steps) if total_s is None else total_s) / fitted_s
-    return FittedCost.of([float(x) * level for x in shape], blocks=blocks)
+    return FittedCost.of([x * level for x in shape], blocks=blocks)
 
 
 def residuals(steps: Sequence[Step], cost: FittedCost) -> dict[str, Residual]:
