@@ -152,7 +152,7 @@ bool put_group(const float* x, float* scale, int32_t* sum, uint8_t* out) {
     for (int i = 0; i < vectors; ++i) {
         v[i] = VF::load(x + i * VF::W);
         top = max(absolute(v[i]), top);
-        broken = fma(v[i], VF::zero(), broken);  // 0 * NaN is NaN
+        broken = fma(v[i], VF::zero(), broken);  // 0 * infinity and 0 * NaN are NaN
     }
     *scale = lanes_max(top) / kLimit;
     if (has_nan(broken) || !(*scale > 1e-30f && *scale < 1e30f)) return false;

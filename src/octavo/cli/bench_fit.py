@@ -216,7 +216,8 @@ class Steps:
         """The fit with where it comes from."""
         from octavo.cli.machine import fingerprint
 
-        steps, cost = self.medians(), self.cost()
+        steps = self.medians()
+        cost = fit_cost(steps, self._blocks, total_s=self._total_s())
         return Fit(
             model=self._info.model,
             date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -352,4 +353,4 @@ def print_fit(fit: Fit) -> None:
     console.print(table)
     if len(fit.round_s) > 1:
         spread = f"{min(fit.round_s):.1f} to {max(fit.round_s):.1f}"
-        console.print(f"a round of the same steps took {spread} s: so much the machine's own speed moved")
+        console.print(f"a round of the same steps took {spread} s, as the machine's speed moved")
