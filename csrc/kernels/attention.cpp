@@ -7,7 +7,7 @@
 //
 // Work. A *tile* is a stretch of a sequence's new tokens for one KV head. Threads take *entries*: a tile for some KV
 // heads, or, where tiles are too few or too uneven for the threads, one head and some of its pieces; those leave their
-// pieces unjoined in scratch memory, and a second loop joins them.
+// pieces unjoined in scratch memory, and whoever computes the last of a tile's entries joins them.
 #include "attention_values.h"
 #include "ops.h"
 #include "quantise.h"
@@ -28,6 +28,7 @@ struct Entry {
     int head_begin, head_end;
     int piece_begin, piece_end;
     int64_t partial;  // first slot of its tile's unjoined pieces, or -1
+    int64_t split;    // its tile among the splits, if the pieces are unjoined
     int tile_piece;   // the tile's first piece
     int64_t cost;
 };
@@ -54,6 +55,7 @@ struct Job {
     int64_t num_entries;
     Entry* splits;  // whole tiles whose pieces are computed apart
     int64_t num_splits;
+    int32_t* unfinished;  // of each split, its entries that are not computed yet; several threads count it down
     float* partials;  // slots of slot_floats: maximum, sum, padding, values
     int64_t slot_floats;
     int64_t num_slots;
@@ -361,29 +363,10 @@ void attend_entry(const Job& job, const Entry& entry, const Entry* after, const 
     }
 }
 
-void run_entry(void* context, int64_t index, int thread) {
-    const Job& job = *static_cast<const Job*>(context);
-    const Entry& entry = job.entries[index];
-    const Entry* after = index + 1 < job.num_entries ? &entry + 1 : nullptr;
-    Workspace w;
-    lay_out(*job.args->kv, job.tile_rows, job.workspaces + thread * job.workspace_bytes, &w);
-    switch (job.args->kv->dtype) {
-        case KVDtype::kFloat32:
-            return attend_entry<KVDtype::kFloat32>(job, entry, after, w);
-        case KVDtype::kBFloat16:
-            return attend_entry<KVDtype::kBFloat16>(job, entry, after, w);
-        case KVDtype::kInt8:
-            return attend_entry<KVDtype::kInt8>(job, entry, after, w);
-    }
-}
-
 // Joins the pieces of a split tile as attend_rows would have.
-void run_split(void* context, int64_t index, int thread) {
-    const Job& job = *static_cast<const Job*>(context);
-    const Entry& entry = job.splits[index];
+void join_pieces(const Job& job, const Entry& entry, const Workspace& w) {
     const int head_dim = job.args->kv->head_dim;
-    HeadTile tile{&job, &entry, entry.head_begin, entry.num_tokens * job.group, {}};
-    lay_out(*job.args->kv, job.tile_rows, job.workspaces + thread * job.workspace_bytes, &tile.w);
+    const HeadTile tile{&job, &entry, entry.head_begin, entry.num_tokens * job.group, w};
     start_rows(tile);
     for (int row = 0; row < tile.num_rows; ++row) {
         float* out = tile.w.out + int64_t{row} * head_dim;
@@ -399,6 +382,29 @@ void run_split(void* context, int64_t index, int thread) {
         }
     }
     divide_rows(tile);
+}
+
+void run_entry(void* context, int64_t index, int thread) {
+    const Job& job = *static_cast<const Job*>(context);
+    const Entry& entry = job.entries[index];
+    const Entry* after = index + 1 < job.num_entries ? &entry + 1 : nullptr;
+    Workspace w;
+    lay_out(*job.args->kv, job.tile_rows, job.workspaces + thread * job.workspace_bytes, &w);
+    switch (job.args->kv->dtype) {
+        case KVDtype::kFloat32:
+            attend_entry<KVDtype::kFloat32>(job, entry, after, w);
+            break;
+        case KVDtype::kBFloat16:
+            attend_entry<KVDtype::kBFloat16>(job, entry, after, w);
+            break;
+        case KVDtype::kInt8:
+            attend_entry<KVDtype::kInt8>(job, entry, after, w);
+            break;
+    }
+    if (entry.partial < 0) return;
+    // Releases the pieces computed here; the last one acquires everybody's. (Not std::atomic: see simd.h.)
+    if (__atomic_sub_fetch(&job.unfinished[entry.split], 1, __ATOMIC_ACQ_REL) == 0)
+        join_pieces(job, job.splits[entry.split], w);
 }
 
 // --- Plan --------------------------------------------------------------------------------------------------------
@@ -438,7 +444,9 @@ void add_head(Job* job, Entry e, int64_t cost, int64_t target, int64_t* used_slo
     }
     e.partial = *used_slots;
     *used_slots += slots;
-    job->splits[job->num_splits++] = e;
+    e.split = job->num_splits++;
+    job->splits[e.split] = e;
+    job->unfinished[e.split] = parts;
     for (int part = 0; part < parts; ++part) {
         Entry piece = e;
         piece.piece_begin = e.tile_piece + int(int64_t{pieces} * part / parts);
@@ -501,12 +509,17 @@ int64_t max_entries(int64_t head_tiles, int num_threads) {
     return 2 * head_tiles + int64_t{num_threads} * kEntriesPerThread;
 }
 
+// Bytes of the entries, the splits and the counts of a step's job.
+int64_t list_bytes(int64_t entries, int64_t head_tiles) {
+    return align64((entries + head_tiles) * int64_t(sizeof(Entry)) + head_tiles * int64_t(sizeof(int32_t)));
+}
+
 }  // namespace
 
 size_t attention_scratch_bytes(const KVPool& kv, int num_heads, int max_num_tokens, int max_num_seqs, int num_threads) {
     const int group = num_heads / kv.num_kv_heads;
     const int64_t head_tiles = max_head_tiles(kv, group, max_num_tokens, max_num_seqs);
-    const int64_t lists = align64((max_entries(head_tiles, num_threads) + head_tiles) * int64_t(sizeof(Entry)));
+    const int64_t lists = list_bytes(max_entries(head_tiles, num_threads), head_tiles);
     // Room to split one sequence of the greatest length with a few new tokens; more is computed unsplit.
     const int64_t pieces = div_up(int64_t{kv.max_blocks_per_seq} * kv.block_size, kPiece);
     const int64_t slots = pieces * num_heads * min_int(max_num_tokens, 4);
@@ -530,8 +543,10 @@ void attention(const AttentionArgs& args, ThreadPool& pool) {
     at += pool.size() * job.workspace_bytes;
     const int64_t head_tiles = max_head_tiles(kv, job.group, args.query_start_loc[args.num_seqs], args.num_seqs);
     job.entries = reinterpret_cast<Entry*>(at);
-    job.splits = job.entries + max_entries(head_tiles, pool.size());
-    at += align64((max_entries(head_tiles, pool.size()) + head_tiles) * int64_t(sizeof(Entry)));
+    const int64_t entries = max_entries(head_tiles, pool.size());
+    job.splits = job.entries + entries;
+    job.unfinished = reinterpret_cast<int32_t*>(job.splits + head_tiles);
+    at += list_bytes(entries, head_tiles);
     job.partials = reinterpret_cast<float*>(at);
     const int64_t left = int64_t(args.scratch_bytes) - (at - static_cast<uint8_t*>(args.scratch));
     job.num_slots = left > 0 ? left / (job.slot_floats * 4) : 0;
@@ -540,7 +555,6 @@ void attention(const AttentionArgs& args, ThreadPool& pool) {
     int64_t ends[ThreadPool::kMaxShares];
     deal(job, pool.num_shares(), ends);
     pool.parallel_for(ends, run_entry, &job);
-    if (job.num_splits > 0) pool.parallel_for(job.num_splits, run_split, &job);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -65,13 +65,14 @@ class TemplateRaisedError(jinja2.TemplateError):
 
 
 _ONE_BY_ONE = """
-    attr count d default first items last length list map max min reject rejectattr reverse safe select selectattr sort
-    sum unique
+    attr d default first items last list map reject rejectattr reverse safe select selectattr
 """
 """Filters that take what they are given element by element, or do not look inside at all."""
+_COUNTING = frozenset({"count", "length"})
+_COMPARING = frozenset({"max", "min", "sort", "sum", "unique"})
+"""Filters that look at all of every element; a string's are characters."""
 _COMPARISONS = "== != < <= > >= eq equalto ge greaterthan gt in le lessthan lt ne"
 """Tests that look at all of a value."""
-_WEIGHED_BY_ELEMENT = frozenset({"max", "min", "sort", "sum", "unique"})
 _STARTS_OF_LINES = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 
@@ -79,19 +80,36 @@ def _sized(value: object) -> bool:
     return isinstance(value, str | bytes | list | tuple)
 
 
+def _check_elements(value: Any) -> None:
+    if _sized(value):
+        check_items(len(value))
+
+
+def _check_compared(value: object) -> None:
+    if isinstance(value, str):
+        check_items(len(value))
+    else:
+        weigh(value)
+
+
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter or a test that refuses values too large for it, and whose result counts."""
-    one_by_one = frozenset(_ONE_BY_ONE.split())
+    takes_turn = name in _COUNTING or name in _ONE_BY_ONE.split()
+    check: Callable[[object], None] | None = weigh
+    if name in _COUNTING:
+        check = None
+    elif name in _COMPARING:
+        check = _check_compared
+    elif takes_turn:
+        check = _check_elements
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if name in one_by_one and name not in _WEIGHED_BY_ELEMENT:
+        if takes_turn:
             budget.get().take_turns()
-        for value in (*args, *kwargs.values()):
-            if name not in one_by_one or (name in _WEIGHED_BY_ELEMENT and not isinstance(value, str)):
-                weigh(value)
-            elif name not in ("count", "length") and _sized(value):
-                check_items(len(value))
+        if check is not None:
+            for value in (*args, *kwargs.values()):
+                check(value)
         result = function(*args, **kwargs)
         if isinstance(result, list) and args and isinstance(args[-1], str):
             made_parts(len(result))
