@@ -193,6 +193,7 @@ class AsyncEngine:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
+            check_length=self._input.check_length,
             **template_kwargs,
         )
 

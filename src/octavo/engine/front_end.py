@@ -39,7 +39,6 @@ class FrontEnd:
         self.generation_config = generation_config or {}
         self._chat_template = chat_template
         self._tool_template = tool_template or chat_template
-        self._check_length: Callable[[int, str], None] = lambda num_chars, param: None
 
     @classmethod
     def load(cls, config: EngineConfig, files: ModelFiles) -> FrontEnd:
@@ -77,9 +76,7 @@ class FrontEnd:
 
     def input_processor(self, info: EngineInfo, config: EngineConfig, *, seed: int | None = None) -> InputProcessor:
         ordered = config.scheduler.admission == "priority"
-        processor = InputProcessor(info, self.tokenizer, seed=seed, takes_priorities=ordered)
-        self._check_length = processor.check_length
-        return processor
+        return InputProcessor(info, self.tokenizer, seed=seed, takes_priorities=ordered)
 
     def default_sampling(self) -> SamplingParams:
         """What the model's generation_config.json asks for.
@@ -100,12 +97,14 @@ class FrontEnd:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        check_length: Callable[[int, str], None] | None = None,
         **template_kwargs: Any,
     ) -> list[int]:
         """The token ids of a conversation; see `ChatTemplate.render`.
 
         Control tokens come from the template only: their spellings in a user's text stay text. No begin-of-sequence
-        token is added, because templates write it themselves.
+        token is added, because templates write it themselves. `check_length` (`InputProcessor.check_length`) may refuse
+        the text before the work of tokenising it.
 
         Raises:
             RequestError: If the model has no template, or the template refuses the messages, or makes more of them than
@@ -123,7 +122,8 @@ class FrontEnd:
             guard=self.tokenizer.guard,
             **template_kwargs,
         )
-        self._check_length(len(text), "messages")
+        if check_length is not None:
+            check_length(len(text), "messages")
         if len(text) > PATIENT_CHARS and patience_s.get() < MAX_RENDER_S:
             raise OutOfPatienceError
         check_text(text, "messages")

@@ -180,6 +180,7 @@ class LLM:
                 conversation,  # type: ignore[arg-type]
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
+                check_length=self._input.check_length,
                 **(chat_template_kwargs or {}),
             )
             for conversation in conversations

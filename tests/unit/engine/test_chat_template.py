@@ -345,3 +345,14 @@ def test_a_message_can_be_continued() -> None:
         assert caught.value.param == "continue_final_message"
     with pytest.raises(RequestError, match="leaves the last message out"):
         render("{{ messages[0].content }}", messages, continue_final_message=True)
+
+
+def test_what_a_template_makes_of_short_messages_may_be_too_long(tinystories: Tokenizer) -> None:
+    front_end = FrontEnd(tinystories, ChatTemplate("{{ 'a' * 1000 }}", {}))
+    assert len(front_end.render_chat(USER, check_length=lambda num_chars, param: None)) > 1
+
+    def refuse(num_chars: int, param: str) -> None:
+        raise RequestError(param, message=f"{param} has {num_chars} characters")
+
+    with pytest.raises(RequestError, match="messages has 1000 characters"):
+        front_end.render_chat(USER, check_length=refuse)
