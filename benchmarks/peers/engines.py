@@ -169,9 +169,11 @@ ENGINES: dict[str, Engine] = {
 DEFAULT = (
     "octavo-bf16",
     "octavo-q4_1",
+    "octavo-int8",
     "openvino-bf16",
     "openvino-int8",
     "llamacpp-bf16:single",
     "llamacpp-q4_1:single",
+    "llamacpp-q8_0:single",
 )
 """Engines of a run that names none: Octavo, and those that are the fastest peers of at least one workload."""

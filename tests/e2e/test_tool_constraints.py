@@ -159,13 +159,17 @@ def test_the_clients_own_parsing(client: OpenAI) -> None:
 
 
 def test_a_schema_that_is_none_is_refused(client: OpenAI) -> None:
-    broken: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "foo"}}}
-    for choice, param in (
-        ("required", "tools"),
-        ({"type": "function", "function": {"name": "f"}}, "tools[0].function.parameters"),
+    named = {"type": "function", "function": {"name": "f"}}
+    inside = {"type": "object", "properties": {"a": {"type": "foo"}}}
+    for parameters, choice, param in (
+        (inside, "required", "tools"),
+        (inside, named, "tools[0].function.parameters"),
+        ({"type": "array"}, "required", "tools[0].function.parameters.type"),
+        ({"type": "string"}, named, "tools[0].function.parameters.type"),
     ):
+        tool: Any = {"type": "function", "function": {"name": "f", "parameters": parameters}}
         with pytest.raises(openai.BadRequestError) as caught:
-            answers(client, tools=[broken], tool_choice=choice)
+            answers(client, tools=[tool], tool_choice=choice)
         assert caught.value.param == param
     with pytest.raises(openai.BadRequestError) as caught:
         answers(client, tools=[WEATHER], tool_choice="required", extra_body={"guided_regex": "a"})

@@ -119,6 +119,7 @@ class AsyncEngine:
         cache_salt: str | None = None,
         max_logprobs: int = 20,
         shown_special_ids: frozenset[int] = frozenset(),
+        bad_token_ids: tuple[tuple[int, ...], ...] | None = None,
     ) -> Prepared:
         """Check and tokenise a request; see `InputProcessor.prepare`. May be called from another thread.
 
@@ -138,6 +139,7 @@ class AsyncEngine:
             cache_salt=cache_salt,
             max_logprobs=max_logprobs,
             shown_special_ids=shown_special_ids,
+            bad_token_ids=bad_token_ids,
         )
 
     def check_room(self, num_requests: int = 1, num_tokens: int = 1) -> None:

@@ -81,6 +81,7 @@ class InputProcessor:
         cache_salt: str | None = None,
         max_logprobs: int = 20,
         shown_special_ids: frozenset[int] = frozenset(),
+        bad_token_ids: tuple[tuple[int, ...], ...] | None = None,
     ) -> Prepared:
         """Check a request against the model and settle its open choices.
 
@@ -93,6 +94,7 @@ class InputProcessor:
             cache_salt: Share cached KV only with requests of the same tenant that bring the same text.
             max_logprobs: The largest `logprobs` allowed.
             shown_special_ids: Control tokens that are part of the answer's text even so.
+            bad_token_ids: What `params.bad_words` are, as another request of the same `params` has it; None finds out.
 
         Raises:
             RequestError: Naming the field that cannot be served.
@@ -119,7 +121,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             grammar=None if params.structured_outputs is None else params.structured_outputs.to_grammar(),
-            bad_token_ids=self._bad_token_ids(params.bad_words),
+            bad_token_ids=self._bad_token_ids(params.bad_words) if bad_token_ids is None else bad_token_ids,
         )
         settled = msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
         prompt_text = prompt if isinstance(prompt, str) else None
@@ -148,7 +150,7 @@ class InputProcessor:
             ContextLengthError: If tokens for so many characters fit neither the model's context nor the KV pool.
         """
         if num_chars > self.max_tokens * self._tokenizer.max_token_chars:
-            raise self._too_long(f"{param} has {num_chars} characters", "")
+            raise self._too_long(param, f"{param} has {num_chars} characters")
 
     def _encode(self, text: str, param: str) -> list[int]:
         if not text:
@@ -179,22 +181,21 @@ class InputProcessor:
     def _limit(self, num_prompt: int, params: SamplingParams, param: str) -> int:
         """Tokens to generate at most."""
         room = self.max_tokens - num_prompt
-        has = f"{param} has {num_prompt} tokens"
+        has = f"{param} has {num_prompt} token{'s' if num_prompt != 1 else ''}"
         if room < 0:
-            raise self._too_long(has, "")
+            raise self._too_long(param, has)
         if params.max_tokens is None:
             if room == 0:
-                raise self._too_long(has, ", which leaves no room for an answer")
+                raise self._too_long(param, f"{has}, which leaves no room for an answer")
             if params.min_tokens > room:
                 raise RequestError("min_tokens", params.min_tokens, f"at most {room}, the room left after the prompt")
             return room
         if params.max_tokens > room:
-            raise self._too_long(has, f" and max_tokens is {params.max_tokens}")
+            raise self._too_long("max_tokens", f"{has} and max_tokens is {params.max_tokens}")
         return params.max_tokens
 
-    def _too_long(self, has: str, more: str) -> ContextLengthError:
-        field = "max_tokens" if "max_tokens" in more else None
-        return ContextLengthError(field, message=f"{has}{more}: the context holds {self.max_tokens} tokens")
+    def _too_long(self, field: str, why: str) -> ContextLengthError:
+        return ContextLengthError(field, message=f"{why}: the context holds {self.max_tokens} tokens")
 
     def _check_params(self, params: SamplingParams, max_logprobs: int) -> None:
         width = self._info.vocab_size
@@ -212,7 +213,8 @@ class InputProcessor:
             check_text(text, "bad_words")
         for token_id in params.logit_bias or ():
             if token_id >= width:
-                raise RequestError("logit_bias", token_id, f"a map from token ids from 0 to {width - 1}")
+                why = f"logit_bias: {token_id} is no token of this model: their ids go from 0 to {width - 1}"
+                raise RequestError("logit_bias", message=why)
         if params.stop and not params.detokenize:
             raise RequestError("stop", params.stop, "left out when detokenize is false")
         for text in params.stop:

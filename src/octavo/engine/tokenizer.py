@@ -12,6 +12,7 @@ import msgspec
 import tokenizers
 
 from octavo.engine.detokenizer import decode_all
+from octavo.engine.heap import give_back
 from octavo.engine.token_bytes import TokenSpelling, spelling_of
 from octavo.engine.tokenizer_check import check_tokenizer
 from octavo.engine.tokenizer_sources import read_source
@@ -20,6 +21,9 @@ from octavo.weights.checkpoint import AddedToken, TokenizerFiles
 
 # Texts come one at a time here: threads of the library's own would have nothing to share.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+LARGE_TEXT_CHARS = 1 << 16
+"""The library takes some hundred bytes for each character while it works; after more of them they are given back."""
 
 
 class Tokenizer:
@@ -200,6 +204,9 @@ def _ids(inner: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) ->
         why = f"the model's tokenizer fails on this text: {str(error)[:200]}"
         raise RequestError(None, message=why) from None
     ids: list[int] = encoded.ids
+    if len(text) > LARGE_TEXT_CHARS:
+        del encoded
+        give_back()
     return ids
 
 

@@ -56,9 +56,9 @@ def read_key_file(path: str) -> dict[bytes, Caller]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        digest, caller = _read_line(words, f"{path}, line {number}")
+        digest, caller = _read_line(words, f"line {number} of {path}")
         if callers.setdefault(digest, caller) != caller:
-            raise ConfigError("api_key_file", f"{path}, line {number}", "without a key that another line has")
+            raise ConfigError("api_key_file", f"line {number} of {path}", "without a key that another line has")
     if not callers:
         raise ConfigError("api_key_file", path, "a file that holds at least one key")
     return callers

@@ -27,9 +27,10 @@ from octavo.server.sse import json_bytes
 MAX_LONG_AT_ONCE = 2
 """Long texts in work at once. Each takes a thread, and prompts of other requests need some too."""
 
-MAX_CHARS = 4 << 20
+MAX_CHARS = 1 << 20
 MAX_IDS = 1 << 20
-"""Of one request: far more than any context, for those who cut up documents, but some seconds of work at most."""
+"""Of one request: more than most contexts, for those who cut up documents, but some seconds of work and some hundred
+megabytes of the tokenizer's memory at most."""
 
 T = TypeVar("T")
 

@@ -16,6 +16,9 @@ ControlId = Callable[[str], int | None]
 MAX_CALLS = 128
 """Calls in one required answer."""
 
+MAX_REFERENCES = 16
+"""From the schema of a tool's arguments to what it refers to."""
+
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -104,30 +107,33 @@ def call_rules(use: ToolUse, form: OutputFormat, control_id: ControlId) -> Rules
 
     more = f" more{{0,{MAX_CALLS - 1}}}" if use.parallel else ""
     key = "parameters" if form.tool_parser in ("llama3_json", "llama4_json") else "arguments"
-    objects = [
-        f"{text(_OBJECT % (tool['function']['name'], key))} {arguments(i)} {text('}')}"
-        for i, tool in enumerate(use.tools)
-    ]
-    calls = [f"call: {' | '.join(f'call{i}' for i in range(len(objects)))}"]
-    calls += [f"call{i}: {line}" for i, line in enumerate(objects)]
+    any_call = f"call: {' | '.join(f'call{i}' for i in range(len(use.tools)))}"
+
+    def calls() -> Rules:
+        objects = [
+            f"{text(_OBJECT % (tool['function']['name'], key))} {arguments(i)} {text('}')}"
+            for i, tool in enumerate(use.tools)
+        ]
+        return [any_call, *(f"call{i}: {line}" for i, line in enumerate(objects))]
+
     match form.tool_parser:
         case "hermes":
             tagged = f"{mark('<tool_call>')} /\\n?/ call /\\n?/ {mark('</tool_call>')}"
-            return [f"answer: {tagged}{more}", f"more: /\\n?/ {tagged}", *calls]
+            return [f"answer: {tagged}{more}", f"more: /\\n?/ {tagged}", *calls()]
         case "llama3_json" | "llama4_json":
-            return [f"answer: call{more}", "more: /; ?/ call", *calls]
+            return [f"answer: call{more}", "more: /; ?/ call", *calls()]
         case "granite" | "phi4_mini_json":
             listed = f'{mark("<|tool_call|>")} "[" call{more} "]"'
-            return [f"answer: {listed}", "more: /, ?/ call", *calls]
+            return [f"answer: {listed}", "more: /, ?/ call", *calls()]
         case "mistral" if control_id("[ARGS]") is not None:
             named = [
                 f"call{i}: {text(tool['function']['name'])} {mark('[ARGS]')} {arguments(i)}"
                 for i, tool in enumerate(use.tools)
             ]
             begin = mark("[TOOL_CALLS]")
-            return [f"answer: {begin} call{more}", f"more: {begin} call", calls[0], *named]
+            return [f"answer: {begin} call{more}", f"more: {begin} call", any_call, *named]
         case "mistral":
-            return [f'answer: {mark("[TOOL_CALLS]")} "[" call{more} "]"', "more: /, ?/ call", *calls]
+            return [f'answer: {mark("[TOOL_CALLS]")} "[" call{more} "]"', "more: /, ?/ call", *calls()]
         case _:
             return None
 
@@ -144,13 +150,33 @@ def parameters_of(tools: list[dict[str, Any]], i: int) -> dict[str, Any]:
     """The schema of a tool's arguments, checked where the request has it: what it becomes a part of has other places.
 
     Raises:
-        RequestError: If it holds what is no JSON.
+        RequestError: If it holds what is no JSON, or is the schema of something else than an object.
     """
     parameters = tools[i]["function"].get("parameters")
     if parameters is None:
         return _NO_ARGUMENTS
     schema_text(parameters, field_of(i))
+    kind = _referred(parameters).get("type", "object")
+    if kind not in ("object", ["object"]):
+        raise RequestError(f"{field_of(i)}.type", kind, '"object": the arguments of a call are one')
     return parameters if "type" in parameters or "$ref" in parameters else {**parameters, "type": "object"}
+
+
+def _referred(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema that stands for this one by `$ref`; what leads nowhere, or round in a circle, is the compiler's to
+    refuse."""
+    found = schema
+    for _ in range(MAX_REFERENCES):
+        target = found.get("$ref")
+        if not isinstance(target, str) or not target.startswith("#"):
+            return found
+        at: Any = schema
+        for name in target[1:].split("/")[1:]:
+            at = at.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(at, dict) else None
+        if not isinstance(at, dict):
+            return {}
+        found = at
+    return {}
 
 
 def moved(schema: Any, to: str) -> Any:

@@ -107,9 +107,25 @@ def test_prompt_and_answer_must_fit_the_context(inputs: InputProcessor) -> None:
     assert inputs.prepare([1] * 60, SamplingParams(max_tokens=None)).request.max_tokens == 4
     assert inputs.prepare([1] * 60, SamplingParams(max_tokens=4)).request.max_tokens == 4
     assert inputs.prepare([1] * 64, SamplingParams(max_tokens=0)).request.max_tokens == 0
-    for length, max_tokens in [(60, 5), (64, 1), (64, None), (65, 0), (1000, None)]:
-        with pytest.raises(ContextLengthError, match=r"prompt has \d+ tokens.*context holds 64"):
+    for length, max_tokens, param in [
+        (60, 5, "max_tokens"),
+        (64, 1, "max_tokens"),
+        (64, None, "prompt"),
+        (65, 0, "prompt"),
+        (1000, None, "prompt"),
+    ]:
+        with pytest.raises(ContextLengthError, match=r"prompt has \d+ tokens.*context holds 64") as caught:
             inputs.prepare([1] * length, SamplingParams(max_tokens=max_tokens))
+        assert caught.value.param == param
+    with pytest.raises(ContextLengthError, match="prompt has 1 token and max_tokens is 64"):
+        inputs.prepare([1], SamplingParams(max_tokens=64))
+
+
+def test_the_prompts_of_a_request_share_the_ids_of_its_bad_words(inputs: InputProcessor) -> None:
+    params = SamplingParams(bad_words=("bad", "word"))
+    found = inputs.prepare([1], params).request.bad_token_ids
+    assert len(found) >= 2
+    assert inputs.prepare([1], params, bad_token_ids=found).request.bad_token_ids is found
 
 
 def test_a_pool_of_few_blocks_may_hold_a_long_context(tinystories: Tokenizer) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -246,3 +248,31 @@ def test_missing_files_and_tokens_are_named(tmp_path: Path) -> None:
         Tokenizer.load(TokenizerFiles(tokenizer_json=tmp_path / "tokenizer.json"))
     with pytest.raises(ModelFileError, match="'<nope>' is not in the vocabulary"):
         Tokenizer.load(TokenizerFiles(tokenizer_json=TINYSTORIES / "tokenizer.json", bos_token="<nope>"))
+
+
+_KEEPS = """
+import threading
+from pathlib import Path
+from octavo.config import EngineConfig
+from octavo.engine.front_end import FrontEnd
+from octavo.weights.sources import resolve
+
+def resident():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) << 10
+
+tokenizer = FrontEnd.load(EngineConfig(), resolve("smollm2-135m")).tokenizer
+tokenizer.encode("warm")
+before = resident()
+thread = threading.Thread(target=tokenizer.encode, args=("\\u0300a" * 300_000,))
+thread.start()
+thread.join()
+print(resident() - before)
+"""
+
+
+@pytest.mark.model
+def test_memory_for_a_long_text_goes_back_to_the_system() -> None:
+    """glibc would keep a hundred megabytes in the arena of the thread that read it."""
+    kept = subprocess.run([sys.executable, "-c", _KEEPS], capture_output=True, text=True, check=True).stdout
+    assert int(kept) < 40 << 20

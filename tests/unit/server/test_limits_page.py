@@ -13,7 +13,7 @@ from octavo.server.key_file import read_key_file
 from octavo.server.launch import KEEP_ALIVE_S
 from octavo.server.listen import OPEN_FILES
 from octavo.server.openai.messages import MAX_MESSAGES
-from octavo.server.openai.protocol import MAX_STOP_CHARS
+from octavo.server.openai.protocol import MAX_BAD_WORDS_CHARS, MAX_STOP_CHARS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "limits.md").read_text()
 ROWS = dict(re.findall(r"^\| `--([a-z-]+)`[^|]*\| ([^|]+) \|", PAGE, re.MULTILINE))
@@ -38,7 +38,8 @@ def test_every_limit_is_there_with_its_default() -> None:
 
 def test_what_is_fixed_is_as_stated() -> None:
     page = " ".join(PAGE.split())
-    assert f"{MAX_STOP_CHARS} characters in a stop string, {MAX_JSON_DEPTH} levels of nesting" in page
+    texts = f"{MAX_STOP_CHARS} characters in a stop string or a bad word, {MAX_BAD_WORDS_CHARS} in all bad words"
+    assert f"{texts}, {MAX_JSON_DEPTH} levels of nesting" in page
     assert (
         f"{BODY_TIMEOUT_S:.0f} seconds without a byte in a body, {MAX_MESSAGES} messages, {MAX_PIPELINED} requests"
         in page

@@ -69,6 +69,30 @@ def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "string"},
+        {"type": ["object", "null"]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "integer"}}},
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}},
+    ],
+)
+def test_arguments_are_an_object(parameters: Any) -> None:
+    use = ToolUse(tools=[tool("f"), tool("g", parameters)], choice="required")
+    with pytest.raises(RequestError, match="the arguments of a call are one") as caught:
+        required_calls(use)
+    assert caught.value.param == "tools[1].function.parameters.type"
+
+
+def test_references_of_arguments_to_an_object_or_to_nothing_pass_on(allows: Allows) -> None:
+    model = {"$ref": "#/$defs/M", "$defs": {"M": {"type": "object", "properties": {}, "additionalProperties": False}}}
+    assert allows(required_calls(ToolUse(tools=[tool("f", model)], choice="required")), json.dumps([call("f", {})]))
+    for lost in ({"$ref": "#/$defs/M"}, {"$ref": "#"}, {"$ref": "#/$defs/M", "$defs": {"M": {"$ref": "#/$defs/M"}}}):
+        required_calls(ToolUse(tools=[tool("f", lost)], choice="required"))
+
+
 def call(name: str, parameters: Any) -> dict[str, Any]:
     return {"name": name, "parameters": parameters}
 

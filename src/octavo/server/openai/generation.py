@@ -53,6 +53,7 @@ async def prepare(
                 cache_salt=request.cache_salt,
                 max_logprobs=limits.max_logprobs,
                 shown_special_ids=shown_special_ids,
+                bad_token_ids=prepared[0].request.bad_token_ids if prepared else None,
             )
             num_tokens += len(one.prompt_token_ids)
             if num_tokens > limits.max_prompt_tokens:
@@ -60,7 +61,8 @@ async def prepare(
             prepared.append(one)
         return prepared
 
-    if sum(len(prompt) for _, prompt in prompts) > LONG_PROMPT_CHARS:
+    num_chars = sum(len(prompt) for _, prompt in prompts) + 2 * sum(map(len, params.bad_words))
+    if num_chars > LONG_PROMPT_CHARS:
         prepared = await asyncio.to_thread(work)
     else:
         prepared = work()

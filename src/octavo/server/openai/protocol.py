@@ -22,6 +22,8 @@ from octavo.server.sampling_defaults import SamplingDefaults
 from octavo.server.whole_numbers import with_integers
 
 MAX_STOP_CHARS = 1024
+MAX_BAD_WORDS_CHARS = 1 << 16
+"""In all of them: each is tokenized twice."""
 PRIORITY_LIMIT = 1 << 31
 
 TEMPLATE_KWARGS = frozenset(
@@ -237,6 +239,9 @@ def _check_common(request: GenerationRequest, http: HTTPConfig) -> None:
         raise RequestError("stop", message=f"stop: a string is longer than {MAX_STOP_CHARS} characters")
     if any(len(word) > MAX_STOP_CHARS for word in request.bad_words or ()):
         raise RequestError("bad_words", message=f"bad_words: a text is longer than {MAX_STOP_CHARS} characters")
+    if (num_chars := sum(map(len, request.bad_words or ()))) > MAX_BAD_WORDS_CHARS:
+        why = f"the texts have {num_chars} characters in all; at most {MAX_BAD_WORDS_CHARS} are allowed"
+        raise RequestError("bad_words", message=f"bad_words: {why}")
     for name in ("stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words"):
         if (count := len(getattr(request, name) or ())) > http.max_list:
             why = f"holds {count} entries; at most {http.max_list} are allowed (--max-list)"
@@ -349,6 +354,7 @@ def sampling_params(request: GenerationRequest, defaults: SamplingDefaults, **ow
 
 
 def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10):
+    """The id that a key of `logit_bias` is, in the one spelling that JSON has for it: "05" would be "5" again."""
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and str(int(key)) == key):
         raise RequestError("logit_bias", key, "a map from token ids (integers of at least 0) to numbers")
     return int(key)
