@@ -56,7 +56,7 @@ struct Job {
     Entry* splits;  // whole tiles whose pieces are computed apart
     int64_t num_splits;
     int32_t* unfinished;  // of each split, its entries that are not computed yet; several threads count it down
-    float* partials;  // slots of slot_floats: maximum, sum, padding, values
+    float* partials;      // slots of slot_floats: maximum, sum, padding, values
     int64_t slot_floats;
     int64_t num_slots;
 };
