@@ -355,7 +355,7 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"input": None}, "input"),
     ({"input": 5}, "input"),
     ({"input": []}, "input"),
-    ({"input": "word " * 400}, None),
+    ({"input": "word " * 400}, "input"),
     ({"input": [5]}, "input[0]"),
     (item(role="boss", content="x"), "input[1].role"),
     (item(role="user"), "input[1].content"),
