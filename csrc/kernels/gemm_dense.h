@@ -24,22 +24,26 @@ struct FloatWeights {
     using Stored = float;
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
+    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
-    template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, const Stream& stream,
+    template <int ROWS>
+    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const float* w, Stream& stream,
                       KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
-        const int64_t k = args.k;
-        for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
-            if (FETCH) stream.fetch<COLUMNS * 4>(w);
+        Sums<ROWS, NV> sums;
+        stream_steps<COLUMNS * 4>(stream, w, args.k, [&](int64_t i) {
             VF column[NV];
-            for (int v = 0; v < NV; ++v) column[v] = VF::load(w + v * VF::W);
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v) column[v] = VF::load(w + i * COLUMNS + v * VF::W);
+#pragma GCC unroll 16
             for (int r = 0; r < ROWS; ++r) {
                 const VF x = VF::set1(a[r * a_stride + i]);
-                for (int v = 0; v < NV; ++v) sum[r][v] = fma(x, column[v], sum[r][v]);
+#pragma GCC unroll 4
+                for (int v = 0; v < NV; ++v) sums.at[r][v] = fma(x, column[v], sums.at[r][v]);
             }
-        }
+        });
+        sums.store(sum);
     }
 };
 
@@ -54,24 +58,28 @@ struct Bf16Weights {
     using Stored = uint16_t;
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
+    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
     static int64_t panel_elements(int64_t k) { return (k + 1) / 2 * 2 * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
-    template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w,
-                      const Stream& stream, KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
-        const int64_t pairs = (args.k + 1) / 2;
-        for (int64_t i = 0; i < pairs; ++i, w += 2 * COLUMNS) {
-            if (FETCH) stream.fetch<COLUMNS * 4>(w);
+    template <int ROWS>
+    static void block(const LinearArgs& args, const uint16_t* a, int64_t a_stride, const uint16_t* w, Stream& stream,
+                      KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
+        Sums<ROWS, NV> sums;
+        stream_steps<COLUMNS * 4>(stream, w, (args.k + 1) / 2, [&](int64_t i) {
             __m512bh column[NV];
-            for (int v = 0; v < NV; ++v) column[v] = (__m512bh)_mm512_loadu_si512(w + 2 * v * VF::W);
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v) column[v] = (__m512bh)_mm512_loadu_si512(w + 2 * (i * COLUMNS + v * VF::W));
+#pragma GCC unroll 16
             for (int r = 0; r < ROWS; ++r) {
                 int32_t pair;
                 std::memcpy(&pair, a + r * a_stride + 2 * i, 4);
                 const __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
-                for (int v = 0; v < NV; ++v) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, column[v], x);
+#pragma GCC unroll 4
+                for (int v = 0; v < NV; ++v) sums.at[r][v].v = _mm512_dpbf16_ps(sums.at[r][v].v, column[v], x);
             }
-        }
+        });
+        sums.store(sum);
     }
 };
 
@@ -83,22 +91,26 @@ struct Bf16Weights {
     using Stored = uint16_t;
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
+    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
-    template <int ROWS, bool FETCH>
-    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w, const Stream& stream,
+    template <int ROWS>
+    static void block(const LinearArgs& args, const float* a, int64_t a_stride, const uint16_t* w, Stream& stream,
                       KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
-        const int64_t k = args.k;
-        for (int64_t i = 0; i < k; ++i, w += COLUMNS) {
-            if (FETCH) stream.fetch<COLUMNS * 2>(w);
+        Sums<ROWS, NV> sums;
+        stream_steps<COLUMNS * 2>(stream, w, args.k, [&](int64_t i) {
             VF column[NV];
-            for (int v = 0; v < NV; ++v) column[v] = VF::load_bf16(w + v * VF::W);
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v) column[v] = VF::load_bf16(w + i * COLUMNS + v * VF::W);
+#pragma GCC unroll 16
             for (int r = 0; r < ROWS; ++r) {
                 const VF x = VF::set1(a[r * a_stride + i]);
-                for (int v = 0; v < NV; ++v) sum[r][v] = fma(x, column[v], sum[r][v]);
+#pragma GCC unroll 4
+                for (int v = 0; v < NV; ++v) sums.at[r][v] = fma(x, column[v], sums.at[r][v]);
             }
-        }
+        });
+        sums.store(sum);
     }
 };
 

@@ -66,77 +66,68 @@ inline VF load_values(const uint8_t* values, int vector) {
 
 #if defined(OCTAVO_ISA_avx512)
 
-constexpr int kGroupRows = 8;
-using Quad [[gnu::may_alias]] = int32_t;
+constexpr int kGroupRows = 6, kScreenRows = 8;
 
-// sum + the products of 16 quads of unsigned bytes with one quad of signed bytes.
-[[gnu::always_inline]] inline __m512i dot_quads(__m512i codes, const uint8_t* quad, __m512i sum) {
+// sum + the products of 16 quads of unsigned bytes with quads of signed bytes.
+[[gnu::always_inline]] inline __m512i dot_quads(__m512i codes, __m512i quads, __m512i sum) {
 #if defined(OCTAVO_EMULATED_AVX512)
-    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(*reinterpret_cast<const Quad*>(quad)));
+    return _mm512_dpbusd_epi32(sum, codes, quads);
 #else
     // Not the intrinsic: with it gcc 12 copies sums to and from memory in every step of a loop.
-    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*reinterpret_cast<const Quad*>(quad)));
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(quads));
     return sum;
 #endif
 }
 
-template <int BITS, int GROUP>
-struct Codes {
-    static constexpr int kQuads = GROUP / 4;
-    __m512i quads[kQuads];
-
-    // All of a group, unpacked once for all rows of the block.
-    [[gnu::always_inline]] static Codes load(const uint8_t* p) {
-        Codes c;
-        constexpr int stored = kQuads * BITS / 8;
-#pragma GCC unroll 8
-        for (int i = 0; i < stored; ++i) {
-            const __m512i bytes = _mm512_loadu_si512(p + 64 * i);
-            if constexpr (BITS == 4) {
-                const __m512i low = _mm512_set1_epi8(15);
-                c.quads[i] = _mm512_and_si512(bytes, low);
-                c.quads[i + stored] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
-            } else {
-                c.quads[i] = bytes;
-            }
-        }
-        return c;
+// sums += a quad's products for 2 x 16 columns and all rows.
+template <int GROUP, int ROWS>
+[[gnu::always_inline]] inline void add_quad(const RowPointers<ROWS>& rows, int quad, __m512i left, __m512i right,
+                                            __m512i (&sums)[ROWS][2]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+        const __m512i x = _mm512_set1_epi32(Activations<GROUP>::quad(rows[r], quad));
+        sums[r][0] = dot_quads(left, x, sums[r][0]);
+        sums[r][1] = dot_quads(right, x, sums[r][1]);
     }
-};
+}
 
 template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 [[gnu::always_inline]] inline void add_group(const RowPointers<ROWS>& rows, const uint8_t* values,
-                                             const uint8_t* stored, VF (&sum)[ROWS][1]) {
+                                             const uint8_t* stored, VF (&sum)[ROWS][2]) {
     using X = Activations<GROUP>;
-    const auto codes = Codes<BITS, GROUP>::load(stored);
-    const VF scale = load_values<HALF>(values, 0);
-    const VF minimum = MINIMUM ? load_values<HALF>(values + (HALF ? 32 : 64), 0) : VF::zero();
-    constexpr int kTogether = 4;  // chains of dots at once, as one waits for itself
+    constexpr int kStored = GROUP / 4 * BITS / 8;
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i dot[ROWS][2];
 #pragma GCC unroll 16
-    for (int first = 0; first < ROWS; first += kTogether) {
-        __m512i dot[kTogether];
-        const int count = ROWS - first < kTogether ? ROWS - first : kTogether;
+    for (int r = 0; r < ROWS; ++r)
+        dot[r][0] = dot[r][1] = MINIMUM ? _mm512_setzero_si512() : _mm512_set1_epi32(X::start(rows[r]));
+#pragma GCC unroll 8
+    for (int i = 0; i < kStored; ++i) {
+        const __m512i left = _mm512_loadu_si512(stored + 128 * i), right = _mm512_loadu_si512(stored + 128 * i + 64);
+        if constexpr (BITS == 4) {
+            add_quad<GROUP, ROWS>(rows, i, _mm512_and_si512(left, low), _mm512_and_si512(right, low), dot);
+            add_quad<GROUP, ROWS>(rows, i + kStored, _mm512_and_si512(_mm512_srli_epi16(left, 4), low),
+                                  _mm512_and_si512(_mm512_srli_epi16(right, 4), low), dot);
+        } else {
+            add_quad<GROUP, ROWS>(rows, i, left, right, dot);
+        }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+        const VF scale = load_values<HALF>(values, v);
+        const VF minimum = MINIMUM ? load_values<HALF>(values + kGroupColumns * (HALF ? 2 : 4), v) : VF::zero();
 #pragma GCC unroll 16
-        for (int r = 0; r < count; ++r)
-            dot[r] = MINIMUM ? _mm512_setzero_si512() : _mm512_set1_epi32(X::start(rows[first + r]));
-#pragma GCC unroll 16
-        for (int q = 0; q < GROUP / 4; ++q)
-#pragma GCC unroll 16
-            for (int r = 0; r < count; ++r)
-                dot[r] = dot_quads(codes.quads[q], rows[first + r] + sizeof(ActivationGroup) + 4 * q, dot[r]);
-#pragma GCC unroll 16
-        for (int r = 0; r < count; ++r) {
-            const uint8_t* x = rows[first + r];
-            VF& s = sum[first + r][0];
-            s = fma(VF{_mm512_cvtepi32_ps(dot[r])}, scale * VF::set1(X::scale(x)), s);
-            if (MINIMUM) s = fma(minimum, VF::set1(X::scaled_sum(x)), s);
+        for (int r = 0; r < ROWS; ++r) {
+            const uint8_t* x = rows[r];
+            sum[r][v] = fma(VF{_mm512_cvtepi32_ps(dot[r][v])}, scale * VF::set1(X::scale(x)), sum[r][v]);
+            if (MINIMUM) sum[r][v] = fma(minimum, VF::set1(X::scaled_sum(x)), sum[r][v]);
         }
     }
 }
 
 #elif defined(OCTAVO_ISA_avx2)
 
-constexpr int kGroupRows = 4;
+constexpr int kGroupRows = 4, kScreenRows = 4;
 
 inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
@@ -224,7 +215,7 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
         const VF scale = load_values<HALF>(values, v);
-        const VF minimum = MINIMUM ? load_values<HALF>(values + (HALF ? 32 : 64), v) : VF::zero();
+        const VF minimum = MINIMUM ? load_values<HALF>(values + kGroupColumns * (HALF ? 2 : 4), v) : VF::zero();
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
             const uint8_t* x = rows[r];
@@ -238,7 +229,7 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 
 #else
 
-constexpr int kGroupRows = 4;
+constexpr int kGroupRows = 4, kScreenRows = 4;
 
 // Integers in float32, which compilers make vectors of: below 2^24 nothing is rounded.
 template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
@@ -255,7 +246,7 @@ inline void add_group(const RowPointers<ROWS>& rows, const uint8_t* values, cons
             }
     for (int v = 0; v < 2; ++v) {
         const VF scale = load_values<HALF>(values, v);
-        const VF minimum = MINIMUM ? load_values<HALF>(values + (HALF ? 32 : 64), v) : VF::zero();
+        const VF minimum = MINIMUM ? load_values<HALF>(values + kGroupColumns * (HALF ? 2 : 4), v) : VF::zero();
         for (int r = 0; r < ROWS; ++r) {
             const uint8_t* x = rows[r];
             VF dot = VF::set1(float(X::start(x)));
@@ -276,39 +267,35 @@ struct GroupWeights {
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = kGroupColumns / VF::W, kMaxRows = kGroupRows;
     static constexpr int kFetchRows = kMaxRows * (BITS == 4 ? 2 : 3) / 4;
+    static constexpr int kFetchLines = BITS == 4 ? 8 : 4;  // of KV, beside a record
     static constexpr GroupLayout kLayout{GROUP, BITS, MINIMUM, HALF};
+    static constexpr int64_t kFetchedAtOnce = kLayout.record_bytes();
     static int64_t panel_elements(const LinearArgs& args) { return kLayout.panel_bytes(args.k); }
 
-    template <int ROWS, bool FETCH>
+    template <int ROWS>
     [[gnu::always_inline]] static void block(const LinearArgs& args, const uint8_t* a, int64_t a_stride,
-                                             const uint8_t* w, const Stream& stream, KVAhead::Cursor* ahead,
+                                             const uint8_t* w, Stream& stream, KVAhead::Cursor* ahead,
                                              VF (&sum)[ROWS][kVectors]) {
-        const uint8_t* kv = FETCH && ahead ? ahead->at : nullptr;
-        const uint8_t* const kv_end = FETCH && ahead ? ahead->end : nullptr;
+        const uint8_t* kv = ahead ? ahead->at : nullptr;
+        const uint8_t* const kv_end = ahead ? ahead->end : nullptr;
         RowPointers<ROWS> rows(a, a_stride);
-        VF total[ROWS][kVectors];  // `sum` is read with a variable row later, so it lies in memory; these need not
-        for_each_sum<ROWS>([&](int r, int v) { total[r][v] = sum[r][v]; });
+        Sums<ROWS, kVectors> sums;
         for (int64_t records = kLayout.records(args.k); records > 0; --records, w += kLayout.record_bytes()) {
-            if (FETCH) stream.fetch<kLayout.record_bytes()>(w);
-            if (FETCH) fetch_kv<BITS == 4 ? 8 : 4>(&kv, kv_end);
-            add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w, w + kLayout.codes_at(), total);
+            if (w >= stream.due) {
+                stream.fetch<kLayout.record_bytes()>();
+                stream.fetched(w, kLayout.record_bytes());
+                fetch_kv<kFetchLines>(&kv, kv_end);
+            }
+            add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w, w + kLayout.codes_at(), sums.at);
             rows.advance(kLayout.activation_bytes());
             if constexpr (kLayout.record_groups() == 2) {
                 add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w + kLayout.scales_bytes(),
-                                                            w + kLayout.codes_at() + kLayout.codes_bytes(), total);
+                                                            w + kLayout.codes_at() + kLayout.codes_bytes(), sums.at);
                 rows.advance(kLayout.activation_bytes());
             }
         }
-        for_each_sum<ROWS>([&](int r, int v) { sum[r][v] = total[r][v]; });
-        if (FETCH && ahead) ahead->at = kv;
-    }
-
-    template <int ROWS, class Do>
-    [[gnu::always_inline]] static void for_each_sum(Do act) {
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; ++r)
-#pragma GCC unroll 16
-            for (int v = 0; v < kVectors; ++v) act(r, v);
+        sums.store(sum);
+        if (ahead) ahead->at = kv;
     }
 };
 

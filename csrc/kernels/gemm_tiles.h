@@ -8,13 +8,14 @@
 //
 // A format W has
 //   kVectors, kMaxRows      the largest register block
-//   kFetchRows              least rows of a block that is to fetch ahead
+//   kFetchRows              least rows of a block that is to fetch ahead if it is the only one
+//   kFetchedAtOnce          bytes of weights, between which a block looks whether more is due
 //   kLargestOnly            of each panel the largest product is stored, [rows, panels], instead of all
 //   Activation, Stored      what rows of activations and panels are made of
 //   panel_elements(args)    Stored elements of one panel
-//   block<ROWS, FETCH>(args, a, a_stride, panel, stream, ahead, sum)
-//                           sum[r][v] = rows a + r * a_stride times the panel; FETCH: the weights that `stream` says
-//                           are fetched meanwhile, and what `ahead` has, unless it is null
+//   block<ROWS>(args, a, a_stride, panel, stream, ahead, sum)
+//                           sum[r][v] = rows a + r * a_stride times the panel; meanwhile fetches what is due in
+//                           `stream`, and beside it what `ahead` has, unless it is null
 #pragma once
 
 #include "kernels.h"
@@ -31,22 +32,87 @@ constexpr int64_t kTogetherBytes = 24 << 10;
 // Weights of one tile at least, so that taking a tile costs nothing against computing it.
 constexpr int64_t kPanelBytes = 32 << 10;
 
-// Fetches weights kFetchDistance ahead into the second-level cache. The first block of rows finds a panel in memory,
-// and if it has many rows it computes so long on each line that the processor does not look ahead to the next ones by
-// itself. With few rows it does, and is bound by memory anyway. May pass the end of the weight: a prefetch never
-// faults.
+// Fetches weights ahead of their use into the second-level cache. The first block of rows finds a panel in memory, and
+// if it has many rows it computes so long on each line that the processor does not look ahead to the next ones by
+// itself. Blocks after it find the panel in the cache and would leave the memory idle; so all blocks share in fetching
+// what comes next, each as many bytes as make up its part. With very many of them the first one alone does: the time is
+// hardly more, and the cache is left to the rows. May pass the end of the weight: a prefetch never faults.
 constexpr int64_t kFetchDistance = 8 << 10;
+constexpr int kMostSharing = 16;
 struct Stream {
-    const uint8_t* end;  // of the panel
-    int64_t jump;        // bytes from there to the panel that comes after it
+    const uint8_t* front;  // fetched so far
+    const uint8_t* due;    // where in the panel to fetch more
+    int64_t sharing;       // for each byte that is fetched so many are computed on, unless the front is near
+
+    // For a panel at w, by one of `blocks` blocks.
+    static Stream begin(const uint8_t* w, const uint8_t* front, int blocks, int64_t at_once) {
+        Stream stream{front, nullptr, blocks <= kMostSharing ? blocks : kNever};
+        stream.set_due(w + at_once * stream.sharing / 2);
+        return stream;
+    }
+    static Stream idle(const uint8_t* w) { return {w + kNever, w + kNever, 0}; }
 
     template <int BYTES>
-    [[gnu::always_inline]] void fetch(const void* w) const {
-        const uint8_t* at = static_cast<const uint8_t*>(w) + kFetchDistance;
-        if (at >= end) at += jump;
-        for (int i = 0; i < BYTES; i += 64) prefetch_l2(at + i);
+    [[gnu::always_inline]] void fetch() {
+        for (int i = 0; i < BYTES; i += 64) prefetch_l2(front + i);
+        front += BYTES;
+    }
+    // After `bytes` were fetched from when the product was at w.
+    [[gnu::always_inline]] void fetched(const uint8_t* w, int64_t bytes) { set_due(w + bytes * sharing); }
+
+  private:
+    static constexpr int64_t kNever = int64_t{1} << 30;
+    [[gnu::always_inline]] void set_due(const uint8_t* at) {
+        due = at < front - kFetchDistance ? at : front - kFetchDistance;
     }
 };
+
+// Calls step(i) for i in [0, count), each of which reads BYTES of weights, the first at `weights`. Two loops, so that
+// the one that does not fetch, which most are, has nothing but the steps.
+constexpr int64_t kFetchedAtOnce = 1 << 10;
+template <int BYTES, class Step>
+[[gnu::always_inline]] inline void stream_steps(Stream& stream, const void* weights, int64_t count, Step step) {
+    const auto* w = static_cast<const uint8_t*>(weights);
+    for (int64_t i = 0; i < count;) {
+        const int64_t quiet = (stream.due - w + BYTES - 1) / BYTES;
+        for (const int64_t stop = quiet < count ? quiet : count; i < stop; ++i) step(i);
+        const int64_t first = i, stop = count - i < kFetchedAtOnce / BYTES ? count : i + kFetchedAtOnce / BYTES;
+        for (; i < stop; ++i) {
+            stream.fetch<BYTES>();
+            step(i);
+        }
+        stream.fetched(w + first * BYTES, (i - first) * BYTES);
+    }
+}
+
+// The sums of a block in registers: arrays of the caller's, read later with a variable row, lie in memory.
+template <int ROWS, int NV>
+struct Sums {
+    VF at[ROWS][NV];
+
+    [[gnu::always_inline]] Sums() {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v) at[r][v] = VF::zero();
+    }
+    [[gnu::always_inline]] void store(VF (&sum)[ROWS][NV]) const {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; ++v) sum[r][v] = at[r][v];
+    }
+};
+
+// How far this thread has fetched a weight, and the second half of one. What another product left is known by its
+// being elsewhere; nothing but speed depends on it.
+struct Fronts {
+    const uint8_t* half[2];
+};
+inline Fronts& fronts() {
+    static thread_local Fronts fronts;
+    return fronts;
+}
 
 // Fetches a few lines of the KV that attention will read, and moves on. For loops that compute longer than they read.
 template <int LINES>
@@ -63,25 +129,27 @@ struct LinearJob {
     int64_t num_panels;  // with kGated those of the gate; as many of up follow
     int64_t panels_per_tile;
     int64_t panels_together;
-    int begin, end;  // rows
+    int64_t most_ahead;  // bytes of a weight that are fetched at most before they are used
+    int blocks;          // of rows
+    int begin, end;      // rows
 };
 
-// Not inline: twice in the gated product, and a call is nothing beside a block. `after`: the panel that comes next.
-template <class W, int ROWS, bool FETCH>
-[[gnu::noinline]] void multiply_panel(const LinearJob<W>& job, int row, int64_t panel, int64_t after,
+// Not inline: twice in the gated product, and a call is nothing beside a block.
+template <class W, int ROWS>
+[[gnu::noinline]] void multiply_panel(const LinearJob<W>& job, int row, int64_t panel, const uint8_t** front,
                                       KVAhead::Cursor* ahead, VF (&sum)[ROWS][W::kVectors]) {
     const LinearArgs& args = *job.args;
     const int64_t elements = W::panel_elements(args);
     const auto* w = static_cast<const typename W::Stored*>(args.weight) + panel * elements;
-    const Stream stream{reinterpret_cast<const uint8_t*>(w + elements),
-                        (after - panel - 1) * elements * int64_t(sizeof(typename W::Stored))};
-    VF total[ROWS][W::kVectors];  // the compiler would keep sums of somebody else's in memory
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < W::kVectors; ++v) total[r][v] = VF::zero();
-    if (FETCH && ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
-    W::template block<ROWS, FETCH>(args, job.a + row * job.a_stride, job.a_stride, w, stream, ahead, total);
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < W::kVectors; ++v) sum[r][v] = total[r][v];
+    const auto* bytes = reinterpret_cast<const uint8_t*>(w);
+    Stream stream = Stream::idle(bytes);
+    if (job.blocks > 1 || ROWS >= W::kFetchRows) {
+        const bool known = *front >= bytes && *front <= bytes + job.most_ahead;
+        stream = Stream::begin(bytes, known ? *front : bytes + kFetchDistance, job.blocks, W::kFetchedAtOnce);
+    }
+    if (ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
+    W::template block<ROWS>(args, job.a + row * job.a_stride, job.a_stride, w, stream, ahead, sum);
+    *front = stream.front;
     if (!args.bias) return;
     for (int v = 0; v < W::kVectors; ++v) {
         const int64_t column = (panel * W::kVectors + v) * VF::W;
@@ -110,13 +178,13 @@ float largest(const VF (&sum)[NV], int64_t count) {
     return lanes_max(top);
 }
 
-template <class W, int ROWS, bool FETCH>
+template <class W, int ROWS>
 void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cursor* ahead) {
     const LinearArgs& args = *job.args;
     constexpr int NV = W::kVectors;
     VF sum[ROWS][NV];
     const bool gated = args.output == LinearArgs::Output::kGated;
-    multiply_panel<W, ROWS, FETCH>(job, row, panel, gated ? job.num_panels + panel : panel + 1, ahead, sum);
+    multiply_panel<W, ROWS>(job, row, panel, &fronts().half[0], ahead, sum);
     if constexpr (W::kLargestOnly) {
         for (int r = 0; r < ROWS; ++r)
             args.out[(row + r) * args.out_stride + panel] = largest<NV>(sum[r], args.n - panel * NV * VF::W);
@@ -124,7 +192,7 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cur
     }
     if (gated) {
         VF up[ROWS][NV];
-        multiply_panel<W, ROWS, FETCH>(job, row, job.num_panels + panel, panel + 1, ahead, up);
+        multiply_panel<W, ROWS>(job, row, job.num_panels + panel, &fronts().half[1], ahead, up);
         gate_vectors(args.activation, sum[0], up[0], ROWS * NV);
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < NV; ++v)
@@ -148,14 +216,12 @@ void compute_block(const LinearJob<W>& job, int row, int64_t panel, KVAhead::Cur
 }
 
 template <class W, int ROWS = W::kMaxRows>
-void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, bool first, KVAhead::Cursor* ahead) {
+void compute_rows(const LinearJob<W>& job, int row, int count, int64_t panel, KVAhead::Cursor* ahead) {
     if constexpr (ROWS > 0) {
         if (count != ROWS)
-            compute_rows<W, ROWS - 1>(job, row, count, panel, first, ahead);
-        else if (first)
-            compute_block<W, ROWS, (ROWS >= W::kFetchRows)>(job, row, panel, ahead);
+            compute_rows<W, ROWS - 1>(job, row, count, panel, ahead);
         else
-            compute_block<W, ROWS, false>(job, row, panel, nullptr);
+            compute_block<W, ROWS>(job, row, panel, ahead);
     }
 }
 
@@ -165,7 +231,7 @@ void linear_tile(void* context, int64_t tile, int thread) {
     const int begin = job.begin, end = job.end;
     const int64_t first = tile * job.panels_per_tile;
     const int64_t last = first + job.panels_per_tile < job.num_panels ? first + job.panels_per_tile : job.num_panels;
-    const int blocks = (end - begin + W::kMaxRows - 1) / W::kMaxRows;
+    const int blocks = job.blocks;
     // With one block the weights themselves keep the memory busy.
     KVAhead::Cursor* ahead = job.args->ahead && blocks > 1 ? job.args->ahead->cursor(thread) : nullptr;
     for (int64_t next = first; next < last; next += job.panels_together) {
@@ -173,7 +239,7 @@ void linear_tile(void* context, int64_t tile, int thread) {
         int row = begin;
         for (int b = 0; b < blocks; ++b) {  // equal blocks: 9 rows are 5 + 4, not 8 + 1
             const int count = (end - row + (blocks - b) - 1) / (blocks - b);
-            for (int64_t panel = next; panel < stop; ++panel) compute_rows<W>(job, row, count, panel, b == 0, ahead);
+            for (int64_t panel = next; panel < stop; ++panel) compute_rows<W>(job, row, count, panel, ahead);
             row += count;
         }
     }
@@ -213,7 +279,7 @@ void multiply_row_by(const LinearArgs& args, const void* row, int64_t panel, flo
     job.args = &args;
     job.a = static_cast<const typename W::Activation*>(row);
     VF sum[1][W::kVectors];
-    multiply_panel<W, 1, false>(job, 0, panel, panel + 1, nullptr, sum);
+    multiply_panel<W, 1>(job, 0, panel, &fronts().half[0], nullptr, sum);
     for (int v = 0; v < W::kVectors; ++v) sum[0][v].store(out + v * VF::W);
 }
 
@@ -229,10 +295,12 @@ void run_linear(const LinearArgs& args, const typename W::Activation* a, int64_t
     const int64_t panel_bytes = (gated ? 2 : 1) * W::panel_elements(args) * int64_t(sizeof(typename W::Stored));
     job.panels_per_tile = panels_per_tile(job.num_panels, panel_bytes, pool.size());
     job.panels_together = panel_bytes < kTogetherBytes ? kTogetherBytes / panel_bytes : 1;
+    job.most_ahead = 2 * kFetchDistance + 2 * job.panels_together * panel_bytes;
     const int64_t tiles = (job.num_panels + job.panels_per_tile - 1) / job.panels_per_tile;
     const int rows = rows_per_chunk<W>(args.num_tokens, a_stride);
     for (; job.begin < args.num_tokens; job.begin = job.end) {
         job.end = job.begin + rows < args.num_tokens ? job.begin + rows : args.num_tokens;
+        job.blocks = (job.end - job.begin + W::kMaxRows - 1) / W::kMaxRows;
         pool.parallel_for(tiles, linear_tile<W>, &job);
     }
 }

@@ -1,18 +1,21 @@
 // Weights in groups: how they lie in memory, and the activations beside them. Private to csrc/kernels.
 //
-// A panel has 16 columns of the product (rows of the weight) on every path. It is a list of records, each a scale (and
-// a minimum) for each column and then the codes of one group, or of two where the scales of one would leave the codes
-// off a cache line. Scales come before what they scale, so that the panel is one forward stream.
+// A panel has two vectors of columns of the product (rows of the weight), so that what is read of the activations
+// serves twice. It is a list of records, each a scale (and a minimum) for each column and then the codes of one group,
+// or of two where the scales of one would leave the codes off a cache line. Scales come before what they scale, so that
+// the panel is one forward stream.
 //
-//   int8 codes of a group: [group / 4][16][4], that is, quads of k side by side for the 16 columns.
-//   int4: [group / 8][16][4] bytes; quad j is in the low halves of vector j, quad j + group / 8 in the high halves.
+//   int8 codes of a group: [group / 4][columns][4], that is, quads of k side by side for the columns.
+//   int4: [group / 8][columns][4] bytes; quad j is in the low halves of vector j, quad j + group / 8 in the high
+//   halves.
 #pragma once
 
 #include "kernels.h"
+#include "simd.h"
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr int kGroupColumns = 16;
+constexpr int kGroupColumns = 2 * VF::W;
 
 // A group of a row of activations: x is about scale * code. The codes follow.
 struct ActivationGroup {

@@ -59,13 +59,13 @@ struct ScreenWeights {
     using Activation = uint8_t;
     using Stored = uint8_t;
     static constexpr bool kLargestOnly = true;
-    static constexpr int kVectors = NV, kMaxRows = kGroupRows, kFetchRows = kMaxRows;
+    static constexpr int kVectors = NV, kMaxRows = kScreenRows, kFetchRows = kMaxRows;
+    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
     static int64_t panel_elements(const LinearArgs& args) { return screen_panel_bytes(args.k); }
 
-    template <int ROWS, bool FETCH>
+    template <int ROWS>
     [[gnu::always_inline]] static void block(const LinearArgs& args, const uint8_t* a, int64_t a_stride,
-                                             const uint8_t* w, const Stream& stream, KVAhead::Cursor*,
-                                             VF (&sum)[ROWS][NV]) {
+                                             const uint8_t* w, Stream& stream, KVAhead::Cursor*, VF (&sum)[ROWS][NV]) {
         RowPointers<ROWS> rows(a, a_stride);
         const auto* scales = reinterpret_cast<const float*>(w);
         const float *norms = scales + kScreenColumns, *losts = norms + kScreenColumns;
@@ -75,11 +75,10 @@ struct ScreenWeights {
         rows.advance(sizeof(ScreenRow));
         w += 3 * kScreenColumns * 4;
         Dots<ROWS> dots(head);
-        for (int64_t quads = quads_of(args.k); quads > 0; --quads, w += kScreenColumns * 4) {
-            if (FETCH) stream.fetch<int(kScreenColumns * 4)>(w);
-            dots.add(rows, w);
+        stream_steps<int(kScreenColumns * 4)>(stream, w, quads_of(args.k), [&](int64_t i) {
+            dots.add(rows, w + i * kScreenColumns * 4);
             rows.advance(GroupLayout::kWide8 ? 8 : 4);
-        }
+        });
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
@@ -105,9 +104,13 @@ struct ScreenWeights {
 #pragma GCC unroll 4
             for (int v = 0; v < NV; ++v) column[v] = _mm512_loadu_si512(w + 64 * v);
 #pragma GCC unroll 16
-            for (int r = 0; r < ROWS; ++r)
+            for (int r = 0; r < ROWS; ++r) {
+                int32_t quad;
+                std::memcpy(&quad, rows[r], 4);
+                const __m512i x = _mm512_set1_epi32(quad);
 #pragma GCC unroll 4
-                for (int v = 0; v < NV; ++v) dot[r][v] = dot_quads(column[v], rows[r], dot[r][v]);
+                for (int v = 0; v < NV; ++v) dot[r][v] = dot_quads(column[v], x, dot[r][v]);
+            }
         }
         [[gnu::always_inline]] VF number(int r, int v) const { return {_mm512_cvtepi32_ps(dot[r][v])}; }
     };

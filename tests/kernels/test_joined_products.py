@@ -105,7 +105,7 @@ def test_bits_are_those_of_the_ops_apart(
 
 @pytest.mark.parametrize("isa", PATHS)
 @pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("inner,k", [(96, 31), (48, 64), (144, 129), (1536, 40)])
+@pytest.mark.parametrize("inner,k", [(96, 31), (192, 64), (288, 129), (1536, 40)])
 def test_a_gated_product_has_the_bits_of_product_and_gate(
     isa: str, kept: str, inner: int, k: int, pools: list[Any]
 ) -> None:
