@@ -68,9 +68,11 @@ void call_write_kv(const KVMemory& memory, int layer, ConstRows key, ConstRows v
     kernels.write_kv(args, pool);
 }
 
-void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out, int num_heads, float scale,
-                    int window, Ints batch_rows, Ints query_start_loc, Ints seq_lens, ThreadPool& pool,
-                    const std::string& isa, float soft_cap) {
+// Without scratch memory; `scratch_bytes` says how much it takes.
+AttentionArgs checked_attention(const KVMemory& memory, int layer, const ConstRows& query, const Rows& out,
+                                int num_heads, float scale, int window, const Ints& batch_rows,
+                                const Ints& query_start_loc, const Ints& seq_lens, const ThreadPool& pool,
+                                const std::string& isa, float soft_cap) {
     const KVPool& kv = memory.pool();
     const size_t num_seqs = batch_rows.shape(0), num_tokens = query.shape(0);
     check_layer(kv, layer);
@@ -89,26 +91,38 @@ void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out
         const int64_t oldest = window > 0 ? seq_lens(i) - new_tokens + 1 - window : 0;
         if (new_tokens) check_table(kv, layer, batch_rows(i), oldest > 0 ? oldest : 0, seq_lens(i));
     }
-    const Kernels& kernels = kernels_for(isa);
-    const size_t bytes = kernels.attention_scratch_bytes(kv, num_heads, int(num_tokens), int(num_seqs), pool.size());
-    const AttentionArgs args{&kv,
-                             layer,
-                             query.data(),
-                             query.stride(0),
-                             out.data(),
-                             out.stride(0),
-                             num_heads,
-                             scale,
-                             window,
-                             soft_cap,
-                             batch_rows.data(),
-                             query_start_loc.data(),
-                             seq_lens.data(),
-                             int(num_seqs),
-                             thread_scratch(bytes),
-                             bytes};
+    const size_t bytes =
+        kernels_for(isa).attention_scratch_bytes(kv, num_heads, int(num_tokens), int(num_seqs), pool.size());
+    return {
+        &kv,    layer,    query.data(),      query.stride(0),        out.data(),      out.stride(0), num_heads, scale,
+        window, soft_cap, batch_rows.data(), query_start_loc.data(), seq_lens.data(), int(num_seqs), nullptr,   bytes};
+}
+
+void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out, int num_heads, float scale,
+                    int window, Ints batch_rows, Ints query_start_loc, Ints seq_lens, ThreadPool& pool,
+                    const std::string& isa, float soft_cap) {
+    AttentionArgs args = checked_attention(memory, layer, query, out, num_heads, scale, window, batch_rows,
+                                           query_start_loc, seq_lens, pool, isa, soft_cap);
+    args.scratch = thread_scratch(args.scratch_bytes);
     nb::gil_scoped_release release;
-    kernels.attention(args, pool);
+    kernels_for(isa).attention(args, pool);
+}
+
+// One layer after the other, as a step calls them: what it takes to come from Python is not the kernel's.
+void call_attention_layers(const std::vector<std::pair<const KVMemory*, int>>& layers, ConstRows query, Rows out,
+                           int num_heads, float scale, Ints batch_rows, Ints query_start_loc, Ints seq_lens,
+                           ThreadPool& pool, const std::string& isa) {
+    std::vector<AttentionArgs> calls;
+    for (const auto& [memory, layer] : layers)
+        calls.push_back(checked_attention(*memory, layer, query, out, num_heads, scale, 0, batch_rows, query_start_loc,
+                                          seq_lens, pool, isa, 0.0f));
+    size_t bytes = 0;
+    for (const AttentionArgs& args : calls) bytes = std::max(bytes, args.scratch_bytes);
+    void* scratch = thread_scratch(bytes);
+    for (AttentionArgs& args : calls) args.scratch = scratch;
+    nb::gil_scoped_release release;
+    const ThreadPoolStep step(pool);
+    for (const AttentionArgs& args : calls) kernels_for(isa).attention(args, pool);
 }
 
 // For each thread what it would fetch ahead of `layer`'s attention, as places and sizes in the KV memory.
@@ -203,6 +217,10 @@ void bind_kernel_tests(nb::module_& m) {
           nb::arg("batch_rows").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(),
           nb::arg("pool"), nb::arg("isa"), nb::arg("soft_cap") = 0.0f,
           "One call of the attention kernel, checked; for tests and benchmarks. window and soft_cap 0 mean none.");
+    m.def("attention_layers", &call_attention_layers, nb::arg("layers"), nb::arg("query").noconvert(),
+          nb::arg("out").noconvert(), nb::arg("num_heads"), nb::arg("scale"), nb::arg("batch_rows").noconvert(),
+          nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(), nb::arg("pool"), nb::arg("isa"),
+          "The same for some (kv, layer) in one call; for benchmarks.");
 }
 
 }  // namespace octavo

@@ -35,7 +35,7 @@ struct Entry {
 
 // One thread's memory.
 struct Workspace {
-    float* query;         // [units, rows]: see prepare_query
+    float* query;         // [rows, query_stride]: see prepare_query
     float* query_scales;  // [rows], with int8
     float* out;           // [rows, head_dim]
     float* row_max;       // [rows]
@@ -70,9 +70,12 @@ int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int tile_rows_of(int group) { return max_int(kTileRows, group); }
 
+// 32-bit units of a row: at most one for each dim.
+int64_t query_stride(const KVPool& kv) { return div_up(kv.head_dim, 16) * 16; }
+
 // Lays a workspace out at `base`, or only measures it when base is null.
 int64_t lay_out(const KVPool& kv, int tile_rows, uint8_t* base, Workspace* w) {
-    const int64_t query = align64(int64_t{tile_rows} * (kv.head_dim + 1) * 4);
+    const int64_t query = align64(int64_t{tile_rows} * query_stride(kv) * 4);
     const int64_t out = align64(int64_t{tile_rows} * kv.head_dim * 4);
     const int64_t per_row = align64(int64_t{tile_rows} * 4);
     const int64_t scores = int64_t{kRows} * kPiece * 4;
@@ -208,43 +211,36 @@ struct HeadTile {
 // Largest integer that a query is made of against int8 keys: 16 bits, or what keeps sums within 32.
 int query_limit(int head_dim) { return min_int(INT16_MAX, INT32_MAX / 127 / head_dim); }
 
-// One query as pairs of 16-bit integers, `stride` units apart. Returns their scale; NaN if the query is not finite.
-float quantise_query(const float* q, int head_dim, float* to, int64_t stride) {
+// One query as pairs of 16-bit integers, up to a whole number of vectors. Returns their scale; NaN if the query is not
+// finite.
+float quantise_query(const float* q, int head_dim, int16_t* to) {
     const float limit = float(query_limit(head_dim));
     const float scale = integer_scale(q, head_dim, limit);
-    for (int d = 0; d < head_dim; d += VF::W) {
-        const int count = min_int(VF::W, head_dim - d);
-        int16_t stored[VF::W];
-        quantise(q + d, count, scale, limit, stored);
-        for (int i = 0; i < count; i += 2, to += stride) std::memcpy(to, stored + i, 4);
-    }
+    for (int d = 0; d < head_dim; d += VF::W)
+        quantise(q + d, min_int(VF::W, head_dim - d), scale, limit, *reinterpret_cast<int16_t (*)[VF::W]>(to + d));
     return scale;
 }
 
-// Writes the queries with the rows of a tile innermost, as score() wants them: dim by dim in float32; pair by pair
-// rounded to bf16 for the bf16 dot instruction; pair by pair as 16-bit integers against int8 keys.
+// Writes the queries as score() wants them: float32; rounded to bf16 for the bf16 dot instruction; as 16-bit integers
+// against int8 keys.
 void prepare_query(const HeadTile& tile) {
     const KVPool& kv = *tile.job->args->kv;
-    const int64_t rows = tile.num_rows;
     for (int row = 0; row < tile.num_rows; ++row) {
         const float* q = tile.query(row);
-        float* to = tile.w.query + row;
+        float* to = tile.w.query + row * query_stride(kv);
         if (kv.dtype == KVDtype::kInt8) {
-            tile.w.query_scales[row] = quantise_query(q, kv.head_dim, to, rows);
+            tile.w.query_scales[row] = quantise_query(q, kv.head_dim, reinterpret_cast<int16_t*>(to));
             continue;
         }
 #if defined(OCTAVO_ISA_avx512)
         if (kv.dtype == KVDtype::kBFloat16) {
-            for (int d = 0; d < kv.head_dim; d += VF::W) {
-                const int n = min_int(VF::W, kv.head_dim - d);
-                uint16_t rounded[VF::W];
-                VF::load_n(q + d, n).store_bf16(rounded);
-                for (int i = 0; i < n; i += 2, to += rows) std::memcpy(to, rounded + i, 4);
-            }
+            auto* rounded = reinterpret_cast<uint16_t*>(to);
+            for (int d = 0; d < kv.head_dim; d += VF::W)
+                VF::load_n(q + d, min_int(VF::W, kv.head_dim - d)).store_bf16(rounded + d);
             continue;
         }
 #endif
-        for (int d = 0; d < kv.head_dim; ++d) to[d * rows] = q[d];
+        std::memcpy(to, q, size_t(kv.head_dim) * 4);
     }
 }
 
@@ -274,7 +270,8 @@ void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* n
     const AttentionArgs& a = *tile.job->args;
     Sight sight;
     for (int r = 0; r < count; ++r) sight.add(r, tile.lo(first + r, piece), tile.hi(first + r, piece));
-    const QueryRows query{tile.w.query + first, tile.w.query_scales + first, tile.num_rows};
+    const int64_t stride = query_stride(*a.kv);
+    const QueryRows query{tile.w.query + first * stride, tile.w.query_scales + first, stride};
     score_rows<D, PREFETCH>(count, view, next, sight.any_lo, sight.any_hi, a.kv->head_dim, query, tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];
     float factor = a.scale * 1.44269504f;

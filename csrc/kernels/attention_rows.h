@@ -79,21 +79,23 @@ template <KVDtype D>
 // Queries are bf16 pairs in 32-bit units.
 template <int R, int V>
 [[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
-                                                  VF (&sum)[R][V]) {
+                                                  int64_t stride, VF (&sum)[R][V]) {
     __m512bh k[V];
     for (int v = 0; v < V; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys[v] + offset);
     for (int r = 0; r < R; ++r) {
-        const __m512bh pair = (__m512bh)_mm512_set1_ps(q[r]);
+        const __m512bh pair = (__m512bh)_mm512_set1_ps(q[r * stride]);
         for (int v = 0; v < V; ++v) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k[v], pair);
     }
 }
 
 template <int R, int V>
-[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][V]) {
+[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, int64_t stride,
+                                                 VF (&sum)[R][V]) {
     for (int v = 0; v < V; ++v) {
         const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tails[v]));
         const __m512bh k = (__m512bh)_mm512_cvtepu16_epi32(half);
-        for (int r = 0; r < R; ++r) sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k, (__m512bh)_mm512_set1_ps(q[r]));
+        for (int r = 0; r < R; ++r)
+            sum[r][v].v = _mm512_dpbf16_ps(sum[r][v].v, k, (__m512bh)_mm512_set1_ps(q[r * stride]));
     }
 }
 #else
@@ -128,51 +130,52 @@ template <int R, int V>
 }
 
 template <int R, int V>
-[[gnu::always_inline]] inline void multiply_vectors(const VF (&k)[V], const float* q, VF (&sum)[R][V]) {
+[[gnu::always_inline]] inline void multiply_vectors(const VF (&k)[V], const float* q, int64_t stride, VF (&sum)[R][V]) {
     for (int r = 0; r < R; ++r) {
-        const VF x = VF::set1(q[r]);
+        const VF x = VF::set1(q[r * stride]);
         for (int v = 0; v < V; ++v) sum[r][v] = fma(x, k[v], sum[r][v]);
     }
 }
 
-// Queries are float32: the pair's first dim, and `rows` further on its second. All first dims, then all second ones,
-// read anew: both at once with the sums are more than fit the registers.
+// Queries are float32. All first dims of the pairs, then all second ones, read anew: both at once with the sums are
+// more than fit the registers.
 template <int R, int V>
 [[gnu::always_inline]] inline void multiply_pairs(const uint8_t* const* keys, int64_t offset, const float* q,
-                                                  int64_t rows, VF (&sum)[R][V]) {
+                                                  int64_t stride, VF (&sum)[R][V]) {
     VF k[V];
     for (int v = 0; v < V; ++v) k[v] = load_low(keys[v] + offset);
-    multiply_vectors(k, q, sum);
+    multiply_vectors(k, q, stride, sum);
     asm("" : "+r"(offset));  // not the same loads to the compiler
     for (int v = 0; v < V; ++v) k[v] = load_high(keys[v] + offset);
-    multiply_vectors(k, q + rows, sum);
+    multiply_vectors(k, q + 1, stride, sum);
 }
 
 template <int R, int V>
-[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, VF (&sum)[R][V]) {
+[[gnu::always_inline]] inline void multiply_tail(const uint8_t* const* tails, const float* q, int64_t stride,
+                                                 VF (&sum)[R][V]) {
     for (int v = 0; v < V; ++v) {
         const VF k = VF::load_bf16(reinterpret_cast<const uint16_t*>(tails[v]));
-        for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r]), k, sum[r][v]);
+        for (int r = 0; r < R; ++r) sum[r][v] = fma(VF::set1(q[r * stride]), k, sum[r][v]);
     }
 }
 #endif
 
 template <int R, int V>
 [[gnu::always_inline]] inline void multiply_dim(const uint8_t* const* keys, int64_t offset, const float* q,
-                                                VF (&sum)[R][V]) {
+                                                int64_t stride, VF (&sum)[R][V]) {
     VF k[V];
     for (int v = 0; v < V; ++v) k[v] = VF::load(reinterpret_cast<const float*>(keys[v] + offset));
     for (int r = 0; r < R; ++r) {
-        const VF x = VF::set1(q[r]);
+        const VF x = VF::set1(q[r * stride]);
         for (int v = 0; v < V; ++v) sum[r][v] = fma(x, k[v], sum[r][v]);
     }
 }
 
 // The queries of a row block, as prepare_query leaves them.
 struct QueryRows {
-    const float* units;   // for each step one 32-bit unit per row (two in bfloat16 without dot instruction)
+    const float* units;   // of a row one 32-bit unit for each step (two in bfloat16 without dot instruction)
     const float* scales;  // int8: of each row
-    int64_t stride;       // units from a step to the next
+    int64_t stride;       // units from a row to the next
 };
 
 // Dot products of R query rows with vectors_of(R) vectors of tokens from vector `first` on.
@@ -192,28 +195,28 @@ void score(const PieceView& view, const PieceView* next, int first, int head_dim
         if constexpr (PREFETCH)
             for (int v = 0; v < V; v += kVectorsPerLine) prefetch_l2(next->keys[first + v] + offset);
         if constexpr (!pairs_dims(D)) {
-            multiply_dim(keys, offset, q, sum);
-            q += query.stride;
+            multiply_dim(keys, offset, q, query.stride, sum);
+            ++q;
         } else {
-#if defined(OCTAVO_ISA_avx512)
-            multiply_pairs(keys, offset, q, sum);
-            q += query.stride;
-#else
             multiply_pairs(keys, offset, q, query.stride, sum);
-            q += 2 * query.stride;
+#if defined(OCTAVO_ISA_avx512)
+            ++q;
+#else
+            q += 2;
 #endif
         }
     }
-    if (pairs_dims(D) && head_dim % 2) multiply_tail(view.tails + first, q, sum);
+    if (pairs_dims(D) && head_dim % 2) multiply_tail(view.tails + first, q, query.stride, sum);
     for (int r = 0; r < R; ++r)
         for (int v = 0; v < V; ++v) sum[r][v].store(scores + r * kPiece + (first + v) * VF::W);
 }
 
 template <int R, int V>
-[[gnu::always_inline]] inline void multiply_integers(const VPairs (&keys)[V], const float* q, VI (&sum)[R][V]) {
+[[gnu::always_inline]] inline void multiply_integers(const VPairs (&keys)[V], const float* q, int64_t stride,
+                                                     VI (&sum)[R][V]) {
     for (int r = 0; r < R; ++r) {
         int32_t pair;
-        std::memcpy(&pair, q + r, 4);
+        std::memcpy(&pair, q + r * stride, 4);
         const VPairs x = VPairs::set1(pair);
         for (int v = 0; v < V; ++v) sum[r][v] = dot_pairs(keys[v], x, sum[r][v]);
     }
@@ -232,16 +235,16 @@ void score_int8(const PieceView& view, const PieceView* next, int first, int hea
     VPairs k[V];
     if (head_dim % 2) {
         for (int v = 0; v < V; ++v) k[v] = VPairs::load_i8_low(reinterpret_cast<const int8_t*>(view.tails[first + v]));
-        multiply_integers(k, query.units + steps * query.stride, sum);
+        multiply_integers(k, query.units + steps, query.stride, sum);
     }
     const float* q = query.units;
     int64_t offset = 0;
-    for (int i = 0; i < steps; ++i, offset += view.step_bytes, q += query.stride) {
+    for (int i = 0; i < steps; ++i, offset += view.step_bytes, ++q) {
         if constexpr (PREFETCH)
             for (int v = 0; v < V; v += kVectorsPerLine) prefetch_l2(next->keys[first + v] + offset);
         for (int v = 0; v < V; ++v)
             k[v] = VPairs::load_i8(reinterpret_cast<const int8_t*>(view.keys[first + v] + offset));
-        multiply_integers(k, q, sum);
+        multiply_integers(k, q, query.stride, sum);
     }
     for (int v = 0; v < V; ++v) {
         const int t = (first + v) * VF::W;

@@ -24,7 +24,7 @@ struct FloatWeights {
     using Stored = float;
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
-    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
+    static constexpr int64_t kFetchedAtOnce = kStretchBytes;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
@@ -58,7 +58,7 @@ struct Bf16Weights {
     using Stored = uint16_t;
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
-    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
+    static constexpr int64_t kFetchedAtOnce = kStretchBytes;
     static int64_t panel_elements(int64_t k) { return (k + 1) / 2 * 2 * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 
@@ -91,7 +91,7 @@ struct Bf16Weights {
     using Stored = uint16_t;
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = NV, kMaxRows = MAX_ROWS, kFetchRows = MAX_ROWS;
-    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
+    static constexpr int64_t kFetchedAtOnce = kStretchBytes;
     static int64_t panel_elements(int64_t k) { return k * COLUMNS; }
     static int64_t panel_elements(const LinearArgs& args) { return panel_elements(args.k); }
 

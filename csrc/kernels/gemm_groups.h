@@ -267,7 +267,7 @@ struct GroupWeights {
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = kGroupColumns / VF::W, kMaxRows = kGroupRows;
     static constexpr int kFetchRows = kMaxRows * (BITS == 4 ? 2 : 3) / 4;
-    static constexpr int kFetchLines = BITS == 4 ? 8 : 4;  // of KV, beside a record
+    static constexpr int kFetchLines = BITS == 4 ? 4 : (4 + 1) / 2;  // of KV, beside a record
     static constexpr GroupLayout kLayout{GROUP, BITS, MINIMUM, HALF};
     static constexpr int64_t kFetchedAtOnce = kLayout.record_bytes();
     static int64_t panel_elements(const LinearArgs& args) { return kLayout.panel_bytes(args.k); }
@@ -284,8 +284,8 @@ struct GroupWeights {
             if (w >= stream.due) {
                 stream.fetch<kLayout.record_bytes()>();
                 stream.fetched(w, kLayout.record_bytes());
-                fetch_kv<kFetchLines>(&kv, kv_end);
             }
+            fetch_kv<kFetchLines>(&kv, kv_end);
             add_group<BITS, GROUP, MINIMUM, HALF, ROWS>(rows, w, w + kLayout.codes_at(), sums.at);
             rows.advance(kLayout.activation_bytes());
             if constexpr (kLayout.record_groups() == 2) {

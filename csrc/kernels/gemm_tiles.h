@@ -69,14 +69,14 @@ struct Stream {
 
 // Calls step(i) for i in [0, count), each of which reads BYTES of weights, the first at `weights`. Two loops, so that
 // the one that does not fetch, which most are, has nothing but the steps.
-constexpr int64_t kFetchedAtOnce = 1 << 10;
+constexpr int64_t kStretchBytes = 1 << 10;
 template <int BYTES, class Step>
 [[gnu::always_inline]] inline void stream_steps(Stream& stream, const void* weights, int64_t count, Step step) {
     const auto* w = static_cast<const uint8_t*>(weights);
     for (int64_t i = 0; i < count;) {
         const int64_t quiet = (stream.due - w + BYTES - 1) / BYTES;
         for (const int64_t stop = quiet < count ? quiet : count; i < stop; ++i) step(i);
-        const int64_t first = i, stop = count - i < kFetchedAtOnce / BYTES ? count : i + kFetchedAtOnce / BYTES;
+        const int64_t first = i, stop = count - i < kStretchBytes / BYTES ? count : i + kStretchBytes / BYTES;
         for (; i < stop; ++i) {
             stream.fetch<BYTES>();
             step(i);

@@ -60,7 +60,7 @@ struct ScreenWeights {
     using Stored = uint8_t;
     static constexpr bool kLargestOnly = true;
     static constexpr int kVectors = NV, kMaxRows = kScreenRows, kFetchRows = kMaxRows;
-    static constexpr int64_t kFetchedAtOnce = OCTAVO_ISA::kFetchedAtOnce;
+    static constexpr int64_t kFetchedAtOnce = kScreenColumns * 4;
     static int64_t panel_elements(const LinearArgs& args) { return screen_panel_bytes(args.k); }
 
     template <int ROWS>
@@ -75,10 +75,14 @@ struct ScreenWeights {
         rows.advance(sizeof(ScreenRow));
         w += 3 * kScreenColumns * 4;
         Dots<ROWS> dots(head);
-        stream_steps<int(kScreenColumns * 4)>(stream, w, quads_of(args.k), [&](int64_t i) {
-            dots.add(rows, w + i * kScreenColumns * 4);
+        for (int64_t quads = quads_of(args.k); quads > 0; --quads, w += kScreenColumns * 4) {
+            if (w >= stream.due) {
+                stream.fetch<int(kFetchedAtOnce)>();
+                stream.fetched(w, kFetchedAtOnce);
+            }
+            dots.add(rows, w);
             rows.advance(GroupLayout::kWide8 ? 8 : 4);
-        });
+        }
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4

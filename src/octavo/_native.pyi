@@ -303,6 +303,18 @@ def attention(
     isa: str,
     soft_cap: float = 0.0,
 ) -> None: ...
+def attention_layers(
+    layers: Sequence[tuple[KVMemory, int]],
+    query: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    num_heads: int,
+    scale: float,
+    batch_rows: npt.NDArray[np.int32],
+    query_start_loc: npt.NDArray[np.int32],
+    seq_lens: npt.NDArray[np.int32],
+    pool: ThreadPool,
+    isa: str,
+) -> None: ...
 def linear(
     x: npt.NDArray[np.float32],
     weight: Matrix,

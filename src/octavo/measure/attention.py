@@ -124,10 +124,9 @@ class AttentionPass:
 
         def run(clock: Clock) -> float:
             start = clock()
-            for kv, layer in self._layers:
-                _native.attention(
-                    kv, layer, query, out, shapes.num_heads, scale, 0, rows, starts, lengths, self._pool, self._isa
-                )
+            _native.attention_layers(
+                self._layers, query, out, shapes.num_heads, scale, rows, starts, lengths, self._pool, self._isa
+            )
             return clock() - start
 
         seen = batch.num_seqs * sum(range(batch.context - batch.new + 1, batch.context + 1))

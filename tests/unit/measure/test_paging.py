@@ -12,7 +12,7 @@ import pytest
 from octavo import _native
 from octavo.errors import ConfigError
 from octavo.measure import model, paging, swapping
-from octavo.measure.attention import AttentionPass, Batch, Layout
+from octavo.measure.attention import AttentionPass, Batch, Layout, make_memory
 from octavo.measure.cases import take_turns
 from octavo.measure.shapes import Shapes
 from octavo.measure.swapping import SwapWorker, Turn
@@ -61,6 +61,33 @@ def test_every_layout_lies_as_it_says(pool: Any) -> None:
         assert kv.bytes_per_block == layers * 16 * 2 * TINY.kv_width * 2
     alone = AttentionPass(TINY, batch, "bfloat16", pool, ISA, Layout("long", 64, scattered=False, shared=False)).kv
     assert alone.block_tables[0].tolist() == [[1], [2], [3]] and alone.bytes_per_block == 64 * 2 * TINY.kv_width * 2
+
+
+def test_a_pass_calls_the_kernel_of_each_layer(pool: Any) -> None:
+    """Layers in one call give what calls one by one give, the last layer's result last; a bad layer is refused."""
+    kv = make_memory(TINY, Batch(2, 40), "bfloat16", 2, 16, scattered=True)
+    rng = np.random.default_rng(3)
+    key, value = rng.standard_normal((2, 16, TINY.kv_width), np.float32)
+    tokens = np.arange(16, dtype=np.int32)
+    _native.write_kv(kv, 1, key, value, tokens, np.zeros_like(tokens), pool, ISA)  # now the layers differ
+    query = rng.standard_normal((2, TINY.query_width), np.float32)
+    rows, starts, lengths = (np.array(x, np.int32) for x in ([0, 1], [0, 1, 2], [40, 40]))
+
+    def alone(layer: int) -> Any:
+        out = np.zeros_like(query)
+        _native.attention(kv, layer, query, out, TINY.num_heads, 0.25, 0, rows, starts, lengths, pool, ISA)
+        return out
+
+    def together(*layers: int) -> Any:
+        out = np.zeros_like(query)
+        pairs = [(kv, layer) for layer in layers]
+        _native.attention_layers(pairs, query, out, TINY.num_heads, 0.25, rows, starts, lengths, pool, ISA)
+        return out
+
+    assert not np.array_equal(alone(0), alone(1))
+    assert np.array_equal(together(1, 0), alone(0)) and np.array_equal(together(0, 1), alone(1))
+    with pytest.raises(ValueError, match="layer"):
+        together(0, 2)
 
 
 def test_ratios_are_taken_within_a_turn(pool: Any) -> None:
