@@ -23,7 +23,7 @@ from octavo.cli.bench_arguments import (
     load_workload,
     workload_name,
 )
-from octavo.cli.flags import ENGINE_GROUPS, Flag, add_flags, engine_config, flags_of
+from octavo.cli.flags import ENGINE_GROUPS, Flag, add_flags, engine_config, flags_of, is_set
 from octavo.cli.parser import integer
 from octavo.errors import ConfigError, OctavoError
 
@@ -182,11 +182,12 @@ async def _wait_until_ready(at: Any, timeout_s: float) -> None:
 
 
 def _tokenizer(args: argparse.Namespace, served: str) -> Any:
-    """The tokenizer of the model being served, to make prompts of known length."""
+    """The tokenizer of the model being served, to make prompts of known length. Its name may be that of no model here:
+    the model that was given goes before."""
     from octavo.engine.build import find_files
     from octavo.engine.front_end import FrontEnd
 
-    config = engine_config(args, model=args.model_tag or served)
+    config = engine_config(args, model=args.model_tag or (None if is_set(args, "model") else served))
     return FrontEnd.load(config, find_files(config)).tokenizer
 
 

@@ -20,6 +20,7 @@ from octavo.cli.bench_workload import CONCURRENCY, Item, lengths, read_jsonl, sy
 from octavo.cli.http_client import Endpoint
 from octavo.cli.main import main
 from octavo.errors import ConfigError
+from support.paths import TINYSTORIES
 from unit.cli.sse_server import SSEServer, completion
 
 
@@ -202,6 +203,24 @@ def test_the_command_prints_tables_and_writes_json(tmp_path: Path, capsys: pytes
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["completed"] == 3 and result["total_output_tokens"] == 6 and result["machine"]["cpus"] >= 1
     assert result["p95_ttft_ms"] > 0 and result["request_rate"] == "inf" and result["own_server"] is False
+
+
+@pytest.mark.parametrize("given", ["--model", "positional", None])
+def test_prompts_are_made_with_the_model_given(given: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server may call its model what it likes: `tiny` is none of ours."""
+    server = SSEServer(completion)
+    words = {"--model": ["--model", str(TINYSTORIES)], "positional": [str(TINYSTORIES)], None: []}[given]
+
+    async def work() -> int:
+        async with server.listening() as url:
+            arguments = ["--base-url", url, "--dataset-name", "prefix", "--num-prompts", "2"]
+            return await asyncio.to_thread(main, ["bench", "serve", *words, *arguments])
+
+    assert asyncio.run(asyncio.wait_for(work(), 60)) == (0 if given else 1)
+    if given:
+        assert {body["model"] for body in server.bodies} == {"tiny"} and "prefix on tiny" in capsys.readouterr().out
+    else:
+        assert "no model 'tiny'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
