@@ -124,9 +124,9 @@ def test_the_number_of_blocks_is_what_the_server_prints(
 def test_an_accelerator_keeps_kv_as_the_server_does(name: str, block_size: int, context: int, tmp_path: Path) -> None:
     """The same groups of layers with the same windows, and pages of the same bytes."""
     folder = write_tiny_llama(tmp_path, MODELS[name])
-    words = {"block_size": block_size, "max_model_len": context, "num_blocks": 80}
+    words = {"block_size": block_size, "max_model_len": context, "num_blocks": 80, "kv_cache_dtype": "float32"}
     _, kv_spec = LocalExecutor.preview(EngineConfig.of(model=str(folder), **words), resolve(str(folder)))
-    words |= {"kv_cache_dtype": "float32", "max_num_batched_tokens": 64, "num_devices": 1}
+    words |= {"max_num_batched_tokens": 64, "num_devices": 1}
     target = target_of(str(folder), "--device", "h100", *SMALL, *flags(words))
     system = target.start.system
     assert system.kv_groups == kv_spec.groups
