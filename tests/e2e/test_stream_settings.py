@@ -124,10 +124,13 @@ def test_the_other_apis_stream_as_few(server: ServerProcess, changed: ServerProc
     for one in (server, changed):
         with OpenAI(base_url=f"{one.url}/v1", api_key="unused") as client:
             wish: Any = {"max_output_tokens": 50, "temperature": 0, "extra_body": GREEDY}
-            events = list(client.responses.create(model="tiny", input=PROMPT, stream=True, **wish))
-        said = [event.delta for event in events if event.type == "response.output_text.delta"]
-        assert events[-1].type == "response.incomplete"
-        assert len(said) <= 9 if one is changed else len(said) > 20
+            most = 0
+            for _ in range(5):  # what comes while the reader is behind comes together
+                events = list(client.responses.create(model="tiny", input=PROMPT, stream=True, **wish))
+                said = [event.delta for event in events if event.type == "response.output_text.delta"]
+                assert events[-1].type == "response.incomplete"
+                most = max(most, len(said))
+        assert most <= 9 if one is changed else most > 20
         texts.append("".join(said))
     assert texts[0] == texts[1]
     with Anthropic(base_url=changed.url, api_key="unused") as claude:
