@@ -267,7 +267,7 @@ struct GroupWeights {
     static constexpr bool kLargestOnly = false;
     static constexpr int kVectors = kGroupColumns / VF::W, kMaxRows = kGroupRows;
     static constexpr int kFetchRows = kMaxRows * (BITS == 4 ? 2 : 3) / 4;
-    static constexpr int kFetchLines = BITS == 4 ? 4 : (4 + 1) / 2;  // of KV, beside a record
+    static constexpr int kFetchLines = BITS == 4 ? 4 : 2;  // of KV, beside a record
     static constexpr GroupLayout kLayout{GROUP, BITS, MINIMUM, HALF};
     static constexpr int64_t kFetchedAtOnce = kLayout.record_bytes();
     static int64_t panel_elements(const LinearArgs& args) { return kLayout.panel_bytes(args.k); }
