@@ -113,9 +113,11 @@ void call_attention_layers(const std::vector<std::pair<const KVMemory*, int>>& l
                            int num_heads, float scale, Ints batch_rows, Ints query_start_loc, Ints seq_lens,
                            ThreadPool& pool, const std::string& isa) {
     std::vector<AttentionArgs> calls;
-    for (const auto& [memory, layer] : layers)
+    for (const auto& [memory, layer] : layers) {
+        require(memory, "layers must have a memory");
         calls.push_back(checked_attention(*memory, layer, query, out, num_heads, scale, 0, batch_rows, query_start_loc,
                                           seq_lens, pool, isa, 0.0f));
+    }
     size_t bytes = 0;
     for (const AttentionArgs& args : calls) bytes = std::max(bytes, args.scratch_bytes);
     void* scratch = thread_scratch(bytes);

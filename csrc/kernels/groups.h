@@ -6,7 +6,7 @@
 // the panel is one forward stream.
 //
 //   int8 codes of a group: [group / 4][columns][4], that is, quads of k side by side for the columns.
-//   int4: [group / 8][columns][4] bytes; quad j is in the low halves of vector j, quad j + group / 8 in the high
+//   int4: [group / 8][columns][4] bytes; quad j is in the low halves of bytes [j], quad j + group / 8 in the high
 //   halves.
 #pragma once
 

@@ -41,7 +41,7 @@ FORMATS = {
     "int4_g16_minimum": Format(4, 16, 0, True, False),
 }
 
-# (N, K): panels are 16 columns wide, groups 16 or 32 elements, records one group or two.
+# (N, K): panels are 16 or 32 columns wide, groups 16 or 32 elements, records one group or two.
 GROUP_SHAPES = [(1, 1), (16, 32), (5, 3), (17, 33), (33, 64), (48, 16), (31, 95), (97, 129), (40, 576), (64, 1000)]
 
 

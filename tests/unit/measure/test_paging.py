@@ -88,6 +88,9 @@ def test_a_pass_calls_the_kernel_of_each_layer(pool: Any) -> None:
     assert np.array_equal(together(1, 0), alone(0)) and np.array_equal(together(0, 1), alone(1))
     with pytest.raises(ValueError, match="layer"):
         together(0, 2)
+    with pytest.raises(ValueError, match="layers must have a memory"):
+        none: Any = [(None, 0)]
+        _native.attention_layers(none, query, query, TINY.num_heads, 0.25, rows, starts, lengths, pool, ISA)
 
 
 def test_ratios_are_taken_within_a_turn(pool: Any) -> None:
