@@ -112,6 +112,7 @@ void call_attention(const KVMemory& memory, int layer, ConstRows query, Rows out
 void call_attention_layers(const std::vector<std::pair<const KVMemory*, int>>& layers, ConstRows query, Rows out,
                            int num_heads, float scale, Ints batch_rows, Ints query_start_loc, Ints seq_lens,
                            ThreadPool& pool, const std::string& isa) {
+    const Kernels& kernels = kernels_for(isa);
     std::vector<AttentionArgs> calls;
     for (const auto& [memory, layer] : layers) {
         require(memory, "layers must have a memory");
@@ -124,7 +125,7 @@ void call_attention_layers(const std::vector<std::pair<const KVMemory*, int>>& l
     for (AttentionArgs& args : calls) args.scratch = scratch;
     nb::gil_scoped_release release;
     const ThreadPoolStep step(pool);
-    for (const AttentionArgs& args : calls) kernels_for(isa).attention(args, pool);
+    for (const AttentionArgs& args : calls) kernels.attention(args, pool);
 }
 
 // For each thread what it would fetch ahead of `layer`'s attention, as places and sizes in the KV memory.

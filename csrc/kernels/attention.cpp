@@ -35,7 +35,7 @@ struct Entry {
 
 // One thread's memory.
 struct Workspace {
-    float* query;         // [rows, query_stride]: see prepare_query
+    float* query;         // [rows, query_units]: see prepare_query
     float* query_scales;  // [rows], with int8
     float* out;           // [rows, head_dim]
     float* row_max;       // [rows]
@@ -70,12 +70,12 @@ int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int tile_rows_of(int group) { return max_int(kTileRows, group); }
 
-// 32-bit units of a row: at most one for each dim.
-int64_t query_stride(const KVPool& kv) { return div_up(kv.head_dim, 16) * 16; }
+// 32-bit units kept for a query: one for each dim at most, and whole vectors, as it is written in such.
+int64_t query_units(const KVPool& kv) { return div_up(kv.head_dim, 16) * 16; }
 
 // Lays a workspace out at `base`, or only measures it when base is null.
 int64_t lay_out(const KVPool& kv, int tile_rows, uint8_t* base, Workspace* w) {
-    const int64_t query = align64(int64_t{tile_rows} * query_stride(kv) * 4);
+    const int64_t query = align64(int64_t{tile_rows} * query_units(kv) * 4);
     const int64_t out = align64(int64_t{tile_rows} * kv.head_dim * 4);
     const int64_t per_row = align64(int64_t{tile_rows} * 4);
     const int64_t scores = int64_t{kRows} * kPiece * 4;
@@ -227,7 +227,7 @@ void prepare_query(const HeadTile& tile) {
     const KVPool& kv = *tile.job->args->kv;
     for (int row = 0; row < tile.num_rows; ++row) {
         const float* q = tile.query(row);
-        float* to = tile.w.query + row * query_stride(kv);
+        float* to = tile.w.query + row * query_units(kv);
         if (kv.dtype == KVDtype::kInt8) {
             tile.w.query_scales[row] = quantise_query(q, kv.head_dim, reinterpret_cast<int16_t*>(to));
             continue;
@@ -270,7 +270,7 @@ void attend_rows(const HeadTile& tile, const PieceView& view, const PieceView* n
     const AttentionArgs& a = *tile.job->args;
     Sight sight;
     for (int r = 0; r < count; ++r) sight.add(r, tile.lo(first + r, piece), tile.hi(first + r, piece));
-    const int64_t stride = query_stride(*a.kv);
+    const int64_t stride = query_units(*a.kv);
     const QueryRows query{tile.w.query + first * stride, tile.w.query_scales + first, stride};
     score_rows<D, PREFETCH>(count, view, next, sight.any_lo, sight.any_hi, a.kv->head_dim, query, tile.w.scores);
     float piece_max[kRows], piece_sum[kRows];

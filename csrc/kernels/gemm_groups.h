@@ -66,7 +66,7 @@ inline VF load_values(const uint8_t* values, int vector) {
 
 #if defined(OCTAVO_ISA_avx512)
 
-constexpr int kGroupRows = 6, kScreenRows = 8;
+constexpr int kGroupRows = 6;
 
 // sum + the products of 16 quads of unsigned bytes with quads of signed bytes.
 [[gnu::always_inline]] inline __m512i dot_quads(__m512i codes, __m512i quads, __m512i sum) {
@@ -127,7 +127,7 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 
 #elif defined(OCTAVO_ISA_avx2)
 
-constexpr int kGroupRows = 4, kScreenRows = 4;
+constexpr int kGroupRows = 4;
 
 inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
@@ -229,7 +229,7 @@ template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>
 
 #else
 
-constexpr int kGroupRows = 4, kScreenRows = 4;
+constexpr int kGroupRows = 4;
 
 // Integers in float32, which compilers make vectors of: below 2^24 nothing is rounded.
 template <int BITS, int GROUP, bool MINIMUM, bool HALF, int ROWS>

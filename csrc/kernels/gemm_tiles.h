@@ -42,7 +42,7 @@ constexpr int kMostSharing = 16;
 struct Stream {
     const uint8_t* front;  // fetched so far
     const uint8_t* due;    // where in the panel to fetch more
-    int64_t sharing;       // for each byte that is fetched so many are computed on, unless the front is near
+    int64_t sharing;       // for each byte that is fetched so many are computed on, unless the front is near; 0: idle
 
     // For a panel at w, by one of `blocks` blocks.
     static Stream begin(const uint8_t* w, const uint8_t* front, int blocks, int64_t at_once) {
@@ -61,7 +61,7 @@ struct Stream {
     [[gnu::always_inline]] void fetched(const uint8_t* w, int64_t bytes) { set_due(w + bytes * sharing); }
 
   private:
-    static constexpr int64_t kNever = int64_t{1} << 30;
+    static constexpr int64_t kNever = int64_t{1} << 30;  // more bytes, and more sharing, than any panel has room for
     [[gnu::always_inline]] void set_due(const uint8_t* at) {
         due = at < front - kFetchDistance ? at : front - kFetchDistance;
     }
@@ -129,7 +129,7 @@ struct LinearJob {
     int64_t num_panels;  // with kGated those of the gate; as many of up follow
     int64_t panels_per_tile;
     int64_t panels_together;
-    int64_t most_ahead;  // bytes of a weight that are fetched at most before they are used
+    int64_t most_ahead;  // bytes: a front further on is that of another product
     int blocks;          // of rows
     int begin, end;      // rows
 };
@@ -149,7 +149,7 @@ template <class W, int ROWS>
     }
     if (ahead && ahead->at >= ahead->end && ahead->seq < ahead->last_seq) args.ahead->next_block(ahead);
     W::template block<ROWS>(args, job.a + row * job.a_stride, job.a_stride, w, stream, ahead, sum);
-    *front = stream.front;
+    if (stream.sharing) *front = stream.front;
     if (!args.bias) return;
     for (int v = 0; v < W::kVectors; ++v) {
         const int64_t column = (panel * W::kVectors + v) * VF::W;

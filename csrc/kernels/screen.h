@@ -20,6 +20,7 @@
 namespace octavo::OCTAVO_ISA {
 
 constexpr int64_t kScreenColumns = COLUMNS;
+constexpr int kScreenRows = VF::W == 16 ? 8 : 4;
 constexpr int64_t kMaxRotated = 64;
 constexpr int kScreenZero = 128;
 constexpr float kTiny = 1e-30f;  // more than what vanishes where numbers are too small for their squares

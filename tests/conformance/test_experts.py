@@ -145,7 +145,7 @@ def test_experts(backend: Any, way: Way, case: tuple[int, ...], normalise: bool)
 
 
 @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh", "relu"])
-@pytest.mark.parametrize("inner", [40, 7])  # whose halves begin at panels, and do not
+@pytest.mark.parametrize("inner", [96, 7])  # whose halves begin at panels, and do not
 def test_experts_with_other_activations(backend: Any, way: Way, kind: Activation, inner: int) -> None:
     check(Compiled(backend, mixture(6, 48, inner, 30), kind=kind), way, Routing(top_k=2, normalise=True))
 

@@ -29,7 +29,12 @@ from octavo.errors import ConfigError, OctavoError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="model to serve when there is no --base-url")
+    parser.add_argument(
+        "model_tag",
+        nargs="?",
+        metavar="MODEL",
+        help="model to serve; with --base-url the one in whose tokens prompts are counted",
+    )
     add_workload_arguments(parser)
     group = parser.add_argument_group("Load")
     group.add_argument("--base-url", metavar="URL", help="server to measure (default: start one for MODEL)")
