@@ -73,7 +73,9 @@ def read_jsonl(path: str) -> list[Item]:
         try:
             items.append(msgspec.json.decode(line, type=Item))
         except msgspec.MsgspecError as error:
-            raise ConfigError("dataset_path", f"{path}:{number}", f"a workload item per line ({error})") from None
+            raise ConfigError(
+                "dataset_path", f"line {number} of {path}", f"a workload item per line ({error})"
+            ) from None
     if not items:
         raise ConfigError("dataset_path", path, "a file with at least one line")
     return items

@@ -84,7 +84,7 @@ def _prompt_of(line: str, file: str, number: int) -> str:
         return line
     prompt = value.get("prompt")
     if not isinstance(prompt, str):
-        raise ConfigError("file", f"{file}:{number}", 'an object with a string "prompt"')
+        raise ConfigError("file", f"line {number} of {file}", 'an object with a string "prompt"')
     return prompt
 
 
