@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from octavo.server.openapi.operations import OPERATIONS
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, answers_for
 
 TEXTS = ("Once upon a time", "<s>Hi", "</s> a", "<s>  b", "\ttab", "naïve 🦜", " " * 9, "<|im_end|>", "漢字")
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello</s><s>"}]
@@ -139,7 +139,8 @@ def test_what_no_context_holds_is_refused_before_any_work(
 def test_probes(server: ServerProcess) -> None:
     assert server.get("/ready").body == {"status": "ok"}
     assert server.get("/load").body == {"server_load": 0, "num_running": 0, "num_waiting": 0}
-    body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+    body: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+    body["n"] = answers_for(server, body, seconds=1, share=1)
     with server.open_stream("/v1/completions", body) as stream:
         stream.read(1)
         assert server.get("/load").body["server_load"] == 1
