@@ -147,12 +147,30 @@ struct ScreenArgs {
 };
 constexpr int64_t kMaxScreened = 1 << 16;  // so that sums of products of codes fit 32 bits
 
+// Panels of a sketch to be made of a head, that is, of a packed weight [n, k] in groups of 8 bits: see
+// kernels/sketch.h.
+struct SketchArgs {
+    const void* weight;
+    WeightFormat format;
+    int64_t n;
+    int64_t k;                // at least kLeastSketched
+    const float* reflectors;  // [1 + num_directions(k)][k], the squares of each adding up to 2, or to 0
+    int64_t first_panel;
+    int64_t num_panels;
+    void* sketch;   // sketch_bytes() long, aligned to 64, zero at first
+    float* buffer;  // make_sketch_buffer_bytes() long
+};
+constexpr int64_t kLeastSketched = 16;
+inline int64_t num_directions(int64_t k) { return k >= 128 ? 31 : k / 4 - 1; }
+
 // For each row of a product without a bias the column where it is largest, the first among equals.
 struct GreedyArgs {
-    LinearArgs product;  // out: room for n numbers in each row, for whatever
-    const void* screen;
-    void* scratch;       // greedy_scratch_bytes() for each row
-    int32_t* token_ids;  // [num_tokens]
+    LinearArgs product;       // out: room for n numbers in each row, for whatever
+    const void* screen;       // or sketch
+    const float* reflectors;  // of the sketch
+    float* values;            // [k], for those of the first row as the head takes them; a sketch's, may be null
+    void* scratch;            // greedy_scratch_bytes(), or sketched_greedy_scratch_bytes(), for each row
+    int32_t* token_ids;       // [num_tokens]
 };
 
 // Rows of a packed weight, as float32 [num_tokens, k].
@@ -276,6 +294,13 @@ struct Kernels {
     // False if too much would have to be computed, or a row has something that is not finite, or too large; token_ids
     // mean nothing then.
     bool (*greedy)(const GreedyArgs&, ThreadPool&);
+    // The same with a sketch instead of a screen.
+    size_t (*sketch_bytes)(int64_t n, int64_t k);
+    size_t (*make_sketch_buffer_bytes)(int64_t k, int num_threads);
+    bool (*make_sketch)(const SketchArgs&, ThreadPool&);
+    size_t (*sketched_greedy_scratch_bytes)(int64_t k);
+    bool (*sketched_greedy)(const GreedyArgs&, ThreadPool&);
+    void (*head_input)(const LinearArgs&, float* values, ThreadPool&);  // GreedyArgs::values alone
     void (*route)(const RouteArgs&, ThreadPool&);
     void (*add_shares)(const SharesArgs&, ThreadPool&);
 };

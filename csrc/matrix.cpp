@@ -30,12 +30,4 @@ void Matrix::pack(const void* rows, const float* scales, const float* minimums, 
     kernels->pack({rows, scales, minimums, first_row, num_rows, k, format, memory.data}, pool);
 }
 
-Screen::Screen(const Matrix& head, Arena& arena, ThreadPool& pool) : head(&head) {
-    if (!fits(head.format, head.k)) refuse("head", "is in groups, or has more than 65536 columns");
-    memory = arena.take(bytes(head));
-    const Memory buffer(head.kernels->make_screen_buffer_bytes(head.k, pool.size()));
-    usable = head.kernels->make_screen({head.memory.data, head.format, head.n, head.k, memory.data, buffer.as<float>()},
-                                       pool);
-}
-
 }  // namespace octavo

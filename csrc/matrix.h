@@ -33,17 +33,4 @@ class Matrix {
 // A weight whose rows are kept in one matrix or several, one below the other.
 using Pieces = std::vector<const Matrix*>;
 
-// What lets a greedy step compute only what could be the largest product with a head: kernels/screen.h.
-class Screen {
-  public:
-    Screen(const Matrix& head, Arena& arena, ThreadPool& pool);
-
-    static bool fits(const WeightFormat& format, int64_t k) { return !format.in_groups() && k <= kMaxScreened; }
-    static size_t bytes(const Matrix& head) { return head.kernels->screen_bytes(head.n, head.k); }
-
-    const Matrix* head;
-    Arena::Piece memory;
-    bool usable;  // otherwise all products are computed
-};
-
 }  // namespace octavo

@@ -13,6 +13,7 @@
 #include "kv_memory.h"
 #include "matrix.h"
 #include "memory.h"
+#include "screen.h"
 
 namespace octavo {
 

@@ -244,7 +244,8 @@ void bind_program(nb::module_& m) {
             "Whether there can be one.")
         .def_static("bytes_for", &Screen::bytes, nb::arg("head"), "Memory that one would take.")
         .def_prop_ro("nbytes", [](const Screen& self) { return Screen::bytes(*self.head); })
-        .def_ro("usable", &Screen::usable, "False if the head has something that is not finite, or too large.");
+        .def_ro("usable", &Screen::usable, "False if the head has something that is not finite, or too large.")
+        .def_prop_ro("num_found", &Screen::num_found, "Steps for which it found the tokens.");
 
     nb::class_<Program> program(m, "Program", "Recorded ops over slots; a view is (slot, offset, width).");
     bind_products(program);

@@ -93,13 +93,15 @@ LinearArgs Program::product_of(const Op& op, int num_rows) {
 bool Program::ask_screen(const Op& op, int num_rows, int32_t* token_ids) {
     if (screen_ == nullptr || !screen_->usable || op.matrix != screen_->head) return false;
     if (screen_rest_ > 0) return --screen_rest_, false;
-    if (greedy_scratch_.size() == 0)
-        greedy_scratch_ = Memory(kernels_.greedy_scratch_bytes(op.matrix->k) * size_t(max_num_tokens_));
-    const GreedyArgs args{product_of(op, num_rows), screen_->memory.data, greedy_scratch_.as<void>(), token_ids};
-    const bool found = kernels_.greedy(args, pool_);
-    screen_pause_ = found ? 0 : std::min(2 * screen_pause_ + 1, kLongestPause);
+    if (greedy_scratch_.size() == 0) greedy_scratch_ = Memory(screen_->scratch_bytes(max_num_tokens_));
+    GreedyArgs args{};
+    args.product = product_of(op, num_rows);
+    args.scratch = greedy_scratch_.as<void>();
+    args.token_ids = token_ids;
+    const Found found = screen_->greedy(args, pool_);
+    screen_pause_ = found == Found::kTooMuch ? std::min(2 * screen_pause_ + 1, kLongestPause) : 0;
     screen_rest_ = screen_pause_;
-    return found;
+    return found == Found::kAll;
 }
 
 // The last op, and what it is asked for.

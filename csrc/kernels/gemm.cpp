@@ -124,6 +124,10 @@ void pack(const PackArgs& args, ThreadPool& pool) {
 }
 
 ProductRows convert_input(const LinearArgs& args, ThreadPool& pool) {
+    if (args.format.in_groups()) {
+        convert_rows(args, quantise_input, pool);
+        return {quantised_rows(args), quantised_row_bytes(args.k, args.format)};
+    }
 #if defined(OCTAVO_ISA_avx512)
     if (args.format.kind == Kind::kBFloat16) {
         convert_rows(args, round_row, pool);
@@ -137,6 +141,7 @@ ProductRows convert_input(const LinearArgs& args, ThreadPool& pool) {
 }
 
 void values_of_row(const LinearArgs& args, const void* row, float* out) {
+    if (args.format.in_groups()) return values_of_quantised_row(row, args.k, args.format, out);
 #if defined(OCTAVO_ISA_avx512)
     if (args.format.kind == Kind::kBFloat16) {
         for (int64_t i = 0; i < args.k; ++i) out[i] = bf16_to_float(static_cast<const uint16_t*>(row)[i]);
@@ -147,17 +152,15 @@ void values_of_row(const LinearArgs& args, const void* row, float* out) {
 }
 
 void multiply_row(const LinearArgs& args, const void* row, int64_t panel, float* out) {
+    if (args.format.in_groups()) return multiply_row_int8(args, static_cast<const uint8_t*>(row), panel, out);
     args.format.kind == Kind::kBFloat16 ? multiply_row_by<Bf16Weights>(args, row, panel, out)
                                         : multiply_row_by<FloatWeights>(args, row, panel, out);
 }
 
 void linear(const LinearArgs& args, ThreadPool& pool) {
     if (args.num_tokens == 0) return;
-    if (args.format.in_groups()) {
-        convert_rows(args, quantise_input, pool);
-        return linear_groups(args, quantised_rows(args), pool);
-    }
     const ProductRows rows = convert_input(args, pool);
+    if (args.format.in_groups()) return linear_groups(args, static_cast<const uint8_t*>(rows.data), pool);
     if (args.format.kind == Kind::kFloat32) return run_dense<FloatWeights>(args, rows, pool);
     run_dense<Bf16Weights>(args, rows, pool);
 }

@@ -48,27 +48,6 @@ void put_codes(const GroupLayout& layout, uint8_t* to, int64_t column, const uin
     }
 }
 
-void pack_panel(void* context, int64_t tile, int) {
-    const PackArgs& args = *static_cast<const PackArgs*>(context);
-    const GroupLayout layout(args.format);
-    const int64_t panel = args.first_row / kGroupColumns + tile, groups = args.format.groups_of(args.k);
-    uint8_t* records = static_cast<uint8_t*>(args.packed) + panel * layout.panel_bytes(args.k);
-    for (int64_t g = 0; g < groups; ++g) {  // outermost, so that the panel is written from front to back
-        uint8_t* record = records + g / layout.record_groups() * layout.record_bytes();
-        const int64_t part = g % layout.record_groups(), left = args.k - g * layout.group;
-        uint8_t* values = record + part * layout.scales_bytes();
-        uint8_t* codes = record + layout.codes_at() + part * layout.codes_bytes();
-        for (int64_t c = 0; c < kGroupColumns; ++c) {
-            const int64_t row = panel * kGroupColumns + c - args.first_row;
-            if (row < 0 || row >= args.num_rows) continue;
-            put_value(layout, values, c, args.scales[row * groups + g]);
-            if (layout.minimum) put_value(layout, values + layout.values_bytes(), c, args.minimums[row * groups + g]);
-            put_codes(layout, codes, c, static_cast<const uint8_t*>(args.rows) + row * args.k + g * layout.group,
-                      left < layout.group ? left : layout.group);
-        }
-    }
-}
-
 // One column's codes of one group.
 void get_codes(const GroupLayout& layout, const uint8_t* from, int64_t column, uint8_t (&codes)[32]) {
     const int stored = layout.group * layout.bits / 8;  // bytes
@@ -78,6 +57,9 @@ void get_codes(const GroupLayout& layout, const uint8_t* from, int64_t column, u
         if (layout.bits == 4) codes[i + stored] = byte >> 4;
     }
 }
+
+// See GroupLayout::wide.
+constexpr int place_in_wide(int element) { return element / 4 * 4 + element % 2 * 2 + element % 4 / 2; }
 
 // Codes of GROUP activations, those from `count` on zero, and their sum. WIDE: see GroupLayout::wide.
 template <int GROUP, bool WIDE>
@@ -89,7 +71,7 @@ int32_t put_activations(const float* x, int count, float scale, uint8_t* out) {
     int32_t sum = 0;
     for (int i = 0; i < GROUP; ++i) sum += codes[i];
     if (!WIDE) std::memcpy(out, codes, sizeof codes);
-    for (int i = 0; WIDE && i < GROUP; ++i) std::memcpy(out + 2 * (i / 4 * 4 + i % 2 * 2 + i % 4 / 2), codes + i, 2);
+    for (int i = 0; WIDE && i < GROUP; ++i) std::memcpy(out + 2 * place_in_wide(i), codes + i, 2);
     return sum;
 }
 
@@ -193,11 +175,36 @@ void quantise_groups(const float* x, int64_t k, const GroupLayout& layout, int z
     }
 }
 
+void pack_tile(void* context, int64_t tile, int) {
+    const PackArgs& args = *static_cast<const PackArgs*>(context);
+    pack_panel_of_groups(args, args.first_row / kGroupColumns + tile);
+}
+
 }  // namespace
+
+void pack_panel_of_groups(const PackArgs& args, int64_t panel) {
+    const GroupLayout layout(args.format);
+    const int64_t groups = args.format.groups_of(args.k);
+    uint8_t* records = static_cast<uint8_t*>(args.packed) + panel * layout.panel_bytes(args.k);
+    for (int64_t g = 0; g < groups; ++g) {  // outermost, so that the panel is written from front to back
+        uint8_t* record = records + g / layout.record_groups() * layout.record_bytes();
+        const int64_t part = g % layout.record_groups(), left = args.k - g * layout.group;
+        uint8_t* values = record + part * layout.scales_bytes();
+        uint8_t* codes = record + layout.codes_at() + part * layout.codes_bytes();
+        for (int64_t c = 0; c < kGroupColumns; ++c) {
+            const int64_t row = panel * kGroupColumns + c - args.first_row;
+            if (row < 0 || row >= args.num_rows) continue;
+            put_value(layout, values, c, args.scales[row * groups + g]);
+            if (layout.minimum) put_value(layout, values + layout.values_bytes(), c, args.minimums[row * groups + g]);
+            put_codes(layout, codes, c, static_cast<const uint8_t*>(args.rows) + row * args.k + g * layout.group,
+                      left < layout.group ? left : layout.group);
+        }
+    }
+}
 
 void pack_groups(const PackArgs& args, ThreadPool& pool) {
     const int64_t first = args.first_row / kGroupColumns, last = (args.first_row + args.num_rows - 1) / kGroupColumns;
-    pool.parallel_for(last - first + 1, pack_panel, const_cast<PackArgs*>(&args));
+    pool.parallel_for(last - first + 1, pack_tile, const_cast<PackArgs*>(&args));
 }
 
 void embedding_groups(const EmbeddingArgs& args) {
@@ -235,6 +242,27 @@ void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* o
                                   : quantise_groups<32, GroupLayout::kWide8>(x, k, layout, format.zero, to);
     return layout.group == 16 ? quantise_groups<16, false>(x, k, layout, format.zero, to)
                               : quantise_groups<32, false>(x, k, layout, format.zero, to);
+}
+
+void values_of_quantised_row(const void* row, int64_t k, const WeightFormat& format, float* out) {
+    const GroupLayout layout(format);
+    const auto* from = static_cast<const uint8_t*>(row);
+    for (int64_t begin = 0; begin < k; begin += layout.group, from += layout.activation_bytes()) {
+        ActivationGroup head;
+        std::memcpy(&head, from, sizeof head);
+        const uint8_t* codes = from + sizeof head;
+        const int count = k - begin < layout.group ? int(k - begin) : layout.group;
+        const VF scale = VF::set1(head.scale);
+        for (int i = 0; !layout.wide() && i < count; i += VF::W) {
+            const int some = count - i < VF::W ? count - i : VF::W;
+            (scale * VF::load_i8_n(reinterpret_cast<const int8_t*>(codes + i), some)).store_n(out + begin + i, some);
+        }
+        for (int i = 0; layout.wide() && i < count; ++i) {
+            int16_t code;
+            std::memcpy(&code, codes + 2 * place_in_wide(i), 2);
+            out[begin + i] = head.scale * float(code);
+        }
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -61,10 +61,15 @@ struct GroupLayout {
 int64_t quantised_row_bytes(int64_t k, const WeightFormat& format);
 // Rounds k floats to an ActivationGroup and codes for each padded group, those past k zero.
 void quantise_row(const float* x, int64_t k, const WeightFormat& format, void* out);
+// What such a row stands for: float32 [k].
+void values_of_quantised_row(const void* row, int64_t k, const WeightFormat& format, float* out);
 
 void pack_groups(const PackArgs& args, ThreadPool& pool);
+void pack_panel_of_groups(const PackArgs& args, int64_t panel);  // what of the rows is in it
 void embedding_groups(const EmbeddingArgs& args);
 // `rows`: num_tokens quantised rows.
 void linear_groups(const LinearArgs& args, const uint8_t* rows, ThreadPool& pool);
+// One of them times a panel of a weight of 8 bits.
+void multiply_row_int8(const LinearArgs& args, const uint8_t* row, int64_t panel, float* out);
 
 }  // namespace octavo::OCTAVO_ISA

@@ -1,8 +1,10 @@
-// The steps of a product one by one, for who wants some of its elements only; of weights that are not in groups.
-// Private to csrc/kernels.
+// The steps of a product one by one, for who wants some of its elements only; of weights that are not in groups, or in
+// groups of 8 bits. Private to csrc/kernels.
 #pragma once
 
 #include "kernels.h"
+#include "ops.h"
+#include "simd.h"
 
 namespace octavo::OCTAVO_ISA {
 
@@ -20,8 +22,9 @@ ProductRows convert_input(const LinearArgs& args, ThreadPool& pool);
 // One of them as float32 [k].
 void values_of_row(const LinearArgs& args, const void* row, float* out);
 
-// One of them times a panel of the weight: COLUMNS sums, to the bit those of `linear`. Those of columns past n mean
-// nothing.
+// One of them times a panel of the weight: panel_columns() sums, to the bit those of `linear`. Those of columns past n
+// mean nothing.
+constexpr int kMostPanelColumns = 3 * VF::W;
 void multiply_row(const LinearArgs& args, const void* row, int64_t panel, float* out);
 
 // `embedding`, on the calling thread.

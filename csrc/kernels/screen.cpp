@@ -1,25 +1,16 @@
 // The largest product of a row with a head, without most of the products.
 #include "screen.h"
 
+#include "choose.h"
 #include "ops.h"
-#include "products.h"
 #include "quantise.h"
 
 namespace octavo::OCTAVO_ISA {
 namespace {
 
 constexpr float kLimit = 127;
-// Outside these nothing is said about sizes whose squares overflow, or products that round to nothing.
-constexpr float kLeastNorm = 1e-15f, kMostNorm = 1e15f;
 // One thread computes those of a row. With more it is cheaper to compute all products, on all threads.
 int64_t most_panels(int64_t num_panels) { return 4 + num_panels / 16; }
-
-// The sizes below are sums of k squares in float32, one after the other.
-float loosened(int64_t k) { return 1.0f + float(k + 8192) * (1.0f / (1 << 23)); }
-
-// What rounding can do: at most k + some additions and as many products in `linear`, the stages of two rotations, and
-// the conversion of a sum of integers, each half a unit in the last place of what is at most |x| |w|; twice that.
-float rounding(int64_t k) { return float(k + 64) * (1.0f / (1 << 23)); }
 
 int64_t rotated(int64_t k) {
     int64_t size = 1;
@@ -154,9 +145,6 @@ struct AskJob {
     uint8_t* rows;  // for each row screen_row_bytes
 };
 
-// Instead of a token.
-constexpr int32_t kUndecided = -2, kAsked = -3;
-
 void prepare_row(void* context, int64_t row, int) {
     const AskJob& job = *static_cast<const AskJob*>(context);
     const LinearArgs& product = job.args->product;
@@ -190,51 +178,6 @@ void prepare_row(void* context, int64_t row, int) {
     job.args->token_ids[row] = norm > kLeastNorm && norm < kMostNorm ? kAsked : kUndecided;
 }
 
-// Where the largest number is first.
-int64_t first_largest(const float* x, int64_t count) {
-    VF top = VF::set1(-INFINITY);
-    const int64_t whole = count / VF::W * VF::W;
-    for (int64_t i = 0; i < whole; i += VF::W) top = max(top, VF::load(x + i));
-    float largest = lanes_max(top);
-    for (int64_t i = whole; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
-    int64_t at = 0;
-    while (at + 1 < count && x[at] != largest) ++at;
-    return at;
-}
-
-int64_t count_from(const float* x, int64_t count, float least) {
-    int64_t found = 0;
-    for (int64_t i = 0; i < count; ++i) found += x[i] >= least;
-    return found;
-}
-
-// Computes the panels in the order of what their products could be, as long as that is no less than the largest found.
-void choose_token(void* context, int64_t row, int) {
-    const AskJob& job = *static_cast<const AskJob*>(context);
-    const LinearArgs& product = job.args->product;
-    int32_t token = job.args->token_ids[row];
-    if (token == kUndecided) return;
-    float* bounds = product.out + row * product.out_stride;
-    const int64_t count = screen_panels(product.n);
-    float best = -INFINITY;
-    for (int64_t at = first_largest(bounds, count); bounds[at] >= best; at = first_largest(bounds, count)) {
-        const bool is_first = token == kAsked;
-        bounds[at] = -INFINITY;
-        float logits[kScreenColumns];
-        multiply_row(product, job.exact.row(row), at, logits);
-        const int64_t first = at * kScreenColumns, rest = product.n - first;
-        for (int64_t c = 0; c < kScreenColumns && c < rest; ++c) {
-            const int32_t id = int32_t(first + c);
-            if (logits[c] > best || (logits[c] == best && id < token)) best = logits[c], token = id;
-        }
-        if (is_first && count_from(bounds, count, best) > most_panels(count)) {
-            token = kUndecided;
-            break;
-        }
-    }
-    job.args->token_ids[row] = token;
-}
-
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
@@ -252,7 +195,7 @@ size_t make_screen_buffer_bytes(int64_t k, int num_threads) {
 }
 
 size_t greedy_scratch_bytes(int64_t k) {
-    return size_t(aligned(k * int64_t(sizeof(float))) + aligned(screen_row_bytes(k)));
+    return sizeof(Choice) + size_t(aligned(k * int64_t(sizeof(float))) + aligned(screen_row_bytes(k)));
 }
 
 bool greedy(const GreedyArgs& args, ThreadPool& pool) {
@@ -263,6 +206,8 @@ bool greedy(const GreedyArgs& args, ThreadPool& pool) {
     job.args = &args;
     job.exact = convert_input(product, pool);
     auto* scratch = static_cast<uint8_t*>(args.scratch);
+    auto* choices = reinterpret_cast<Choice*>(scratch);
+    scratch += count * int64_t(sizeof(Choice));
     job.values = reinterpret_cast<float*>(scratch), scratch += count * aligned(k * int64_t(sizeof(float)));
     job.rows = scratch;
     pool.parallel_for(count, prepare_row, &job);
@@ -274,10 +219,7 @@ bool greedy(const GreedyArgs& args, ThreadPool& pool) {
     screen.num_tokens = product.num_tokens;
     run_linear<ScreenWeights>(screen, job.rows, screen_row_bytes(k), pool);
 
-    pool.parallel_for(count, choose_token, &job);
-    for (int64_t row = 0; row < count; ++row)
-        if (args.token_ids[row] == kUndecided) return false;
-    return true;
+    return choose_tokens({&product, job.exact, most_panels(screen_panels(product.n)), choices, args.token_ids}, pool);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -14,6 +14,7 @@
 // the codes, + kScreenZero, [quads of k][column][4].
 #pragma once
 
+#include "choose.h"
 #include "gemm_dense.h"
 #include "gemm_groups.h"
 
@@ -23,7 +24,6 @@ constexpr int64_t kScreenColumns = COLUMNS;
 constexpr int kScreenRows = VF::W == 16 ? 8 : 4;
 constexpr int64_t kMaxRotated = 64;
 constexpr int kScreenZero = 128;
-constexpr float kTiny = 1e-30f;  // more than what vanishes where numbers are too small for their squares
 
 // A row of activations: a is scale * code. The codes follow, those past k zero.
 struct ScreenRow {

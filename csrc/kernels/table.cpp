@@ -45,6 +45,12 @@ const Kernels table = {
     make_screen,
     greedy_scratch_bytes,
     greedy,
+    sketch_bytes,
+    make_sketch_buffer_bytes,
+    make_sketch,
+    sketched_greedy_scratch_bytes,
+    sketched_greedy,
+    head_input,
     route,
     add_shares,
 };

@@ -211,15 +211,6 @@ def test_a_screen_says_its_size() -> None:
     assert 1.0 < _native.Screen.bytes_for(matrix) / (49152 * 576) < 1.03
 
 
-def test_a_head_in_groups_has_none() -> None:
-    isa = _native.supported_paths()[0]
-    groups = _native.WeightFormat.groups(8, 32, zero=128, half_scales=True)
-    matrix = _native.Matrix(_native.Arena(), 64, 64, groups, isa)
-    assert not _native.Screen.fits(matrix)
-    with pytest.raises(ValueError, match="head: is in groups"):
-        _native.Screen(matrix, _native.Arena(), _native.ThreadPool(1))
-
-
 def test_a_screen_belongs_to_the_last_op() -> None:
     isa = _native.supported_paths()[0]
     head = Head(numbers(5, 64), numbers(64, 64), isa, "float32")

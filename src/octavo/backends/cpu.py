@@ -291,8 +291,8 @@ class CpuBackend:
         return _native.Screen.bytes_for(head) if self._screened(head) else 0
 
     def _screened(self, head: CpuWeight) -> TypeGuard[_native.Matrix]:
-        """A screen has 8 bits an element: it does not pay for a head that has no more itself, nor where products of
-        8 bits are as slow as others."""
+        """A screen has half the bits of the head, 8 or 4: it does not pay for one of 4 bits, nor where products of
+        integers are as slow as others."""
         return not isinstance(head, Stack) and _native.Screen.fits(head) and self.isa != "portable"
 
     def _new_matrix(self, arena: _native.Arena) -> Callable[[int, int, _native.WeightFormat], _native.Matrix]:
