@@ -163,7 +163,7 @@ struct SketchArgs {
 constexpr int64_t kLeastSketched = 16;
 inline int64_t num_directions(int64_t k) { return k >= 128 ? 31 : k / 4 - 1; }
 
-// For each row of a product without a bias the column where it is largest, the first among equals.
+// For each row of a product without a bias, at least one, the column where it is largest, the first among equals.
 struct GreedyArgs {
     LinearArgs product;       // out: room for n numbers in each row, for whatever
     const void* screen;       // or sketch

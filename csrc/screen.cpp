@@ -26,6 +26,7 @@ size_t Screen::scratch_bytes(int64_t max_num_rows) const {
 }
 
 Found Screen::greedy(GreedyArgs args, ThreadPool& pool) const {
+    if (args.product.num_tokens == 0) return Found::kAll;
     Found found;
     if (sketch_) {
         found = sketch_->greedy(args, pool);

@@ -201,7 +201,6 @@ size_t greedy_scratch_bytes(int64_t k) {
 bool greedy(const GreedyArgs& args, ThreadPool& pool) {
     const LinearArgs& product = args.product;
     const int64_t count = product.num_tokens, k = product.k;
-    if (count == 0) return true;
     AskJob job{};
     job.args = &args;
     job.exact = convert_input(product, pool);

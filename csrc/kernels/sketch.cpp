@@ -219,7 +219,6 @@ void head_input(const LinearArgs& product, float* values, ThreadPool& pool) {
 bool sketched_greedy(const GreedyArgs& args, ThreadPool& pool) {
     const LinearArgs& product = args.product;
     const int64_t count = product.num_tokens, k = product.k;
-    if (count == 0) return true;
     AskJob job{};
     job.args = &args;
     job.exact = convert_input(product, pool);

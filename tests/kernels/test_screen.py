@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from greedy_head import GreedyHead
 from paged import to_bfloat16
 
 from octavo import _native
-from support.paged_steps import kv_shape, scatter_blocks, step
 
 Array = np.ndarray[Any, Any]
 
@@ -18,49 +18,17 @@ WAYS = [(isa, dtype) for isa in _native.supported_paths() for dtype in ("float32
 SHAPES = [(1, 1), (47, 7), (48, 64), (500, 96), (97, 130), (1000, 33), (2000, 576), (770, 1024)]
 
 
-class Head:
-    """A program of one op, the product with a head whose inputs are rows of `x`, and the head's screen."""
+class Head(GreedyHead):
+    """Of float32 or bfloat16."""
 
     def __init__(self, x: Array, head: Array, isa: str, dtype: str, *, threads: int = 2) -> None:
-        arena, pool = _native.Arena(), _native.ThreadPool(threads)
-        shape = kv_shape(max_tokens=512)
-        kv = _native.KVMemory(
-            layer_groups=list(shape.layer_groups),
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            dtype="float32",
-            block_size=shape.block_size,
-            num_blocks=shape.num_blocks,
-            max_num_seqs=shape.max_num_seqs,
-            max_blocks_per_seq=shape.max_blocks_per_seq,
-        )
-        kv.shape = shape
-        scatter_blocks(kv, [len(x)])
-        kept = getattr(_native.WeightFormat, dtype)()
-        self.table = _native.Matrix(arena, *x.shape, _native.WeightFormat.float32(), isa)
-        self.table.pack(np.ascontiguousarray(x, np.float32), 0, pool)
-        self.head = _native.Matrix(arena, *head.shape, kept, isa)
-        stored = to_bfloat16(head) if dtype == "bfloat16" else np.ascontiguousarray(head, np.float32)
-        self.head.pack(stored, 0, pool)
-        self.screen = _native.Screen(self.head, arena, pool)
-        self.program = _native.Program(isa, kv, pool, len(x))
-        rows, out = self.program.add_slot(x.shape[1], False), self.program.add_slot(len(head), False)
-        self.program.embedding(self.table, rows)
-        self.program.linear((rows, 0, x.shape[1]), self.head, [], out)
-        self.program.set_output((out, 0, len(head)))
-        self.program.set_screen(self.screen)
+        def pack(arena: _native.Arena, pool: _native.ThreadPool) -> _native.Matrix:
+            matrix = _native.Matrix(arena, *head.shape, getattr(_native.WeightFormat, dtype)(), isa)
+            stored = to_bfloat16(head) if dtype == "bfloat16" else np.ascontiguousarray(head, np.float32)
+            matrix.pack(stored, 0, pool)
+            return matrix
 
-    def expected(self, rows: range) -> list[int]:
-        """From all logits."""
-        found = []
-        for logits in np.array(self.program.run(*self._step(rows))):
-            finite = not np.isnan(logits).any() and np.isfinite(logits.max())
-            found.append(int(np.flatnonzero(logits == logits.max())[0]) if finite else -1)
-        return found
-
-    def greedy(self, rows: range) -> list[int]:
-        tokens: list[int] = self.program.run_greedy(*self._step(rows)).tolist()
-        return tokens
+        super().__init__(x, isa, threads, pack)
 
     def check(self, num_rows: int, *, at_once: tuple[int, ...] = (1, 2, 5, 9, 20)) -> None:
         expected = self.expected(range(num_rows))
@@ -68,11 +36,6 @@ class Head:
             for first in range(0, num_rows - count + 1, count):
                 rows = range(first, first + count)
                 assert self.greedy(rows) == expected[first : first + count], (rows, count)
-
-    @staticmethod
-    def _step(rows: range) -> tuple[Any, ...]:
-        s = step([np.array(rows)], [(0, 0, len(rows))])
-        return s.token_ids, s.positions, s.batch_rows, s.query_start_loc, s.seq_lens, s.logits_tokens
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
@@ -205,6 +168,13 @@ def test_any_number_of_threads(threads: int) -> None:
     Head(numbers(20, 576, seed=1), numbers(3000, 576), isa, "bfloat16", threads=threads).check(20)
 
 
+@pytest.mark.parametrize(("isa", "dtype"), WAYS)
+def test_a_step_that_wants_no_token(isa: str, dtype: str) -> None:
+    head = Head(numbers(20, 64, seed=1), numbers(500, 64), isa, dtype)
+    assert head.greedy(range(7), wanted=False) == []
+    head.check(20)
+
+
 def test_a_screen_says_its_size() -> None:
     isa = _native.supported_paths()[0]
     matrix = _native.Matrix(_native.Arena(), 49152, 576, _native.WeightFormat.bfloat16(), isa)
@@ -225,10 +195,10 @@ def test_logits_that_are_worked_on_are_not_screened(isa: str, dtype: str) -> Non
     rng = np.random.default_rng(0)
     x, head = 20 * rng.standard_normal((6, 64), np.float32), rng.standard_normal((500, 64), np.float32)
     screened = Head(x, head, isa, dtype)
-    screened.program.soft_cap((1, 0, 500), 3.0)
+    screened.program.soft_cap((screened.logits, 0, 500), 3.0)
     with pytest.raises(ValueError, match="screen: is not of the head"):
         screened.program.set_screen(screened.screen)
     expected = screened.expected(range(6))
     largest = Head(x, head, isa, dtype).expected(range(6))
     assert expected != largest
-    assert screened.program.run_greedy(*screened._step(range(6))).tolist() == expected
+    assert screened.greedy(range(6)) == expected

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from greedy_head import GreedyHead
 from grouped import FORMATS
 
 from octavo import _native
-from support.paged_steps import kv_shape, scatter_blocks, step
 
 Array = np.ndarray[Any, Any]
 
@@ -19,8 +19,8 @@ LEARNS, MADE = 64, 32
 """Rows that a sketch learns from, and steps in which it is made."""
 
 
-class Head:
-    """A program of one op, the product of rows of `x` with a head of codes, and the head's sketch."""
+class Head(GreedyHead):
+    """Of codes of 8 bits."""
 
     def __init__(
         self,
@@ -33,62 +33,28 @@ class Head:
         *,
         threads: int = 2,
     ) -> None:
-        arena, pool = _native.Arena(), _native.ThreadPool(threads)
-        shape = kv_shape(max_tokens=1024)
-        kv = _native.KVMemory(
-            layer_groups=list(shape.layer_groups),
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            dtype="float32",
-            block_size=shape.block_size,
-            num_blocks=shape.num_blocks,
-            max_num_seqs=shape.max_num_seqs,
-            max_blocks_per_seq=shape.max_blocks_per_seq,
-        )
-        kv.shape = shape
-        scatter_blocks(kv, [len(x)])
-        self.table = _native.Matrix(arena, *x.shape, _native.WeightFormat.float32(), isa)
-        self.table.pack(np.ascontiguousarray(x, np.float32), 0, pool)
-        self.head = _native.Matrix(arena, *codes.shape, FORMATS[name].native(), isa)
-        self.head.pack_groups(codes, scales, minimums, 0, pool)
-        self.screen = _native.Screen(self.head, arena, pool)
-        self.program = _native.Program(isa, kv, pool, len(x))
-        rows, out = self.program.add_slot(x.shape[1], False), self.program.add_slot(len(codes), False)
-        self.program.embedding(self.table, rows)
-        self.program.linear((rows, 0, x.shape[1]), self.head, [], out)
-        self.program.set_output((out, 0, len(codes)))
-        self.program.set_screen(self.screen)
-        self.num_rows = len(x)
+        def pack(arena: _native.Arena, pool: _native.ThreadPool) -> _native.Matrix:
+            head = _native.Matrix(arena, *codes.shape, FORMATS[name].native(), isa)
+            head.pack_groups(codes, scales, minimums, 0, pool)
+            return head
 
-    def expected(self, row: int) -> int:
-        """From all logits."""
-        logits = np.array(self.program.run(*self._step(range(row, row + 1))))[0]
-        finite = not np.isnan(logits).any() and np.isfinite(logits.max())
-        return int(np.flatnonzero(logits == logits.max())[0]) if finite else -1
-
-    def greedy(self, *rows: int) -> list[int]:
-        tokens: list[int] = self.program.run_greedy(*self._step(range(rows[0], rows[-1] + 1))).tolist()
-        return tokens
+        super().__init__(x, isa, threads, pack)
 
     def teach(self, rows: range) -> None:
         """Ask for the rows, over and over, until the sketch is made."""
         for i in range(LEARNS + MADE):
-            self.greedy(rows[i % len(rows)])
+            row = rows[i % len(rows)]
+            self.greedy(range(row, row + 1))
             assert i >= LEARNS or self.screen.num_found == 0
 
     def check(self, rows: range) -> int:
         """Compare the tokens of each row, and of rows by two; the number of steps that the sketch answered."""
         before = self.screen.num_found
-        for row in rows:
-            assert self.greedy(row) == [self.expected(row)], row
-        for row in rows[:-1:2]:
-            assert self.greedy(row, row + 1) == [self.expected(row), self.expected(row + 1)], row
+        for count in (1, 2):
+            for first in range(rows.start, rows.stop - count + 1, count):
+                some = range(first, first + count)
+                assert self.greedy(some) == self.expected(some), some
         return self.screen.num_found - before
-
-    @staticmethod
-    def _step(rows: range) -> tuple[Any, ...]:
-        s = step([np.array(rows)], [(0, 0, len(rows))])
-        return s.token_ids, s.positions, s.batch_rows, s.query_start_loc, s.seq_lens, s.logits_tokens
 
 
 def rounded(weight: Array, name: str) -> tuple[Array, Array, Array | None]:
@@ -159,7 +125,7 @@ def test_it_learns_again(isa: str) -> None:
     before = head.check(range(30))
     steps = 0
     while steps < 400:
-        head.greedy(steps)
+        head.greedy(range(steps, steps + 1))
         steps += 1
     assert head.check(range(30)) > before
 
@@ -180,7 +146,7 @@ def test_the_first_of_equals(isa: str) -> None:
     head = Head(numbers(80, 64, seed=1), *rounded(np.concatenate([few, few[::-1], few]), "int8_zero"), isa)
     head.teach(range(64))
     head.check(range(80))
-    assert all(head.greedy(row)[0] < 40 for row in range(80))
+    assert all(head.greedy(range(row, row + 1))[0] < 40 for row in range(80))
 
 
 @pytest.mark.parametrize("isa", PATHS)
@@ -201,9 +167,10 @@ def test_a_row_that_is_not_finite_fails_alone(isa: str, bad: float) -> None:
     x[7, 17] = bad
     head = Head(x, *rounded(weight, "int8_zero"), isa)
     head.teach(range(64))
-    assert head.greedy(7) == [-1]
-    assert head.greedy(6, 7) == [head.expected(6), -1]
-    head.greedy(8), head.greedy(8), head.greedy(8), head.greedy(8)  # while it is not asked
+    assert head.greedy(range(7, 8)) == [-1]
+    assert head.greedy(range(6, 8)) == [*head.expected(range(6, 7)), -1]
+    for _ in range(4):  # while it is not asked
+        head.greedy(range(8, 9))
     assert head.check(range(8, 80)) > 60
 
 
@@ -230,8 +197,19 @@ def test_a_step_of_three_is_not_asked() -> None:
     x, weight = like_a_models(1000, 128, 64)
     head = Head(x, *rounded(weight, "int8_zero"), PATHS[0])
     head.teach(range(64))
-    assert head.greedy(1, 2, 3) == [head.expected(row) for row in (1, 2, 3)]
+    assert head.greedy(range(1, 4)) == head.expected(range(1, 4))
     assert head.screen.num_found == 0
+
+
+@pytest.mark.parametrize("isa", PATHS)
+def test_a_step_that_wants_no_token_is_none_to_learn_from(isa: str) -> None:
+    x, weight = like_a_models(2000, 128, 80)
+    head = Head(x, *rounded(weight, "int8_zero"), isa)
+    for row in range(40):
+        assert head.greedy(range(row, row + 1), wanted=False) == []
+    head.teach(range(64))
+    assert head.greedy(range(5), wanted=False) == []
+    assert head.check(range(80)) > 60
 
 
 # --- what decides is what rounding took ------------------------------------------------------------------------------
@@ -256,10 +234,11 @@ def decided(winner: Array, rival: Array, x: Array, isa: str) -> None:
     teachers = axes(k)
     whole = (codes + 128).round().astype(np.uint8)
     head = Head(np.concatenate([teachers, x[None]]), whole, scales.astype(np.float32), None, isa, "int8_zero_float")
-    assert head.expected(len(teachers)) == 800
+    asked = range(len(teachers), len(teachers) + 1)
+    assert head.expected(asked) == [800]
     head.teach(range(len(teachers)))
     for _ in range(9):  # it is not asked for some steps, if the axes gave it too much to do
-        assert head.greedy(len(teachers)) == [800]
+        assert head.greedy(asked) == [800]
     assert head.screen.num_found > 0
 
 
