@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from octavo.engine.best_of import BestOf
 from octavo.engine.host import Host
 from octavo.engine.input_processor import Prepared
@@ -13,6 +15,10 @@ from octavo.engine.output_processor import OutputProcessor
 from octavo.engine.outputs import TextDelta
 from octavo.engine.tokenizer import Tokenizer
 from octavo.errors import EngineDeadError, OctavoError
+from octavo.messages import TokenLogprobs
+
+_pack_logprobs = msgspec.msgpack.Encoder().encode
+_unpack_logprobs = msgspec.msgpack.Decoder(list[TokenLogprobs]).decode
 
 
 class Tap(Protocol):
@@ -25,6 +31,35 @@ class Tap(Protocol):
     def flush(self) -> None:
         """Those of one step have all been offered."""
         ...
+
+
+class Unread:
+    """What of one answer waits to be read: its deltas as one.
+
+    Log-probabilities wait packed once there are those of a second delta: as objects, twenty for a token take some
+    kilobytes, more than the text that becomes of them.
+    """
+
+    def __init__(self, delta: TextDelta) -> None:
+        self._delta = delta
+        self._packed: list[bytes] = []
+
+    def append(self, later: TextDelta) -> None:
+        if later.logprobs is not None:
+            self._pack(self._delta)
+            self._pack(later)
+        self._delta.append(later)
+
+    def _pack(self, delta: TextDelta) -> None:
+        if delta.logprobs is not None:
+            self._packed.append(_pack_logprobs(delta.logprobs))
+            delta.logprobs = None
+
+    def joined(self) -> TextDelta:
+        """The delta. It is the caller's then."""
+        if self._packed:
+            self._delta.logprobs = [entry for piece in self._packed for entry in _unpack_logprobs(piece)]
+        return self._delta
 
 
 class Mailbox:
@@ -46,7 +81,7 @@ class Mailbox:
         """Whether the reader has done with all that was taken, and waits. Only then may the tap have what comes."""
         self.num_waiting_tokens = len(prepared.prompt_token_ids)
         """The prompt's, until the answer begins; then 0."""
-        self._unread: dict[int, TextDelta] = {}
+        self._unread: dict[int, Unread] = {}
         self._error: Exception | None = None
 
     @property
@@ -60,7 +95,7 @@ class Mailbox:
         Raises:
             Exception: Why the request failed, once all before it is read; an OctavoError unless it is a fault of ours.
         """
-        unread, self._unread = list(self._unread.values()), {}
+        unread, self._unread = [waiting.joined() for waiting in self._unread.values()], {}
         if not unread and self._error is not None:
             raise self._error
         return unread
@@ -87,7 +122,7 @@ class Mailbox:
     def _keep(self, delta: TextDelta) -> None:
         earlier = self._unread.get(delta.index)
         if earlier is None:
-            self._unread[delta.index] = delta
+            self._unread[delta.index] = Unread(delta)
         else:
             earlier.append(delta)
 
