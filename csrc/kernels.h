@@ -171,6 +171,7 @@ struct GreedyArgs {
     float* values;            // [k], for those of the first row as the head takes them; a sketch's, may be null
     void* scratch;            // greedy_scratch_bytes(), or sketched_greedy_scratch_bytes(), for each row
     int32_t* token_ids;       // [num_tokens]
+    int64_t num_left = 0;     // of panels that had to be computed, or would have to be, for all rows together
 };
 
 // Rows of a packed weight, as float32 [num_tokens, k].
@@ -293,13 +294,13 @@ struct Kernels {
     size_t (*greedy_scratch_bytes)(int64_t k);
     // False if too much would have to be computed, or a row has something that is not finite, or too large; token_ids
     // mean nothing then.
-    bool (*greedy)(const GreedyArgs&, ThreadPool&);
+    bool (*greedy)(GreedyArgs&, ThreadPool&);
     // The same with a sketch instead of a screen.
     size_t (*sketch_bytes)(int64_t n, int64_t k);
     size_t (*make_sketch_buffer_bytes)(int64_t k, int num_threads);
     bool (*make_sketch)(const SketchArgs&, ThreadPool&);
     size_t (*sketched_greedy_scratch_bytes)(int64_t k);
-    bool (*sketched_greedy)(const GreedyArgs&, ThreadPool&);
+    bool (*sketched_greedy)(GreedyArgs&, ThreadPool&);
     void (*head_input)(const LinearArgs&, float* values, ThreadPool&);  // GreedyArgs::values alone
     void (*route)(const RouteArgs&, ThreadPool&);
     void (*add_shares)(const SharesArgs&, ThreadPool&);

@@ -9,6 +9,8 @@ namespace {
 constexpr int64_t kMeanOf = 1024;  // rows of the head, at most
 constexpr int64_t kParts = 32;     // steps in which a sketch is made
 constexpr int kRefinements = 8;
+// Of the panels, that it leaves to compute in the mean. Reading so few takes less than learning again could save.
+constexpr int64_t kFewLeft = 16;
 
 using Vector = std::vector<double>;
 
@@ -135,11 +137,12 @@ size_t Sketch::bytes(const Matrix& head) {
 
 void Sketch::make_some(ThreadPool& pool) {
     const int64_t count = std::min((num_panels_ + kParts - 1) / kParts, num_panels_ - num_made_);
-    const Memory buffer(head_->kernels->make_sketch_buffer_bytes(head_->k, pool.size()));
+    if (buffer_.size() == 0) buffer_ = Memory(head_->kernels->make_sketch_buffer_bytes(head_->k, pool.size()));
     broken_ = !head_->kernels->make_sketch({head_->memory.data, head_->format, head_->n, head_->k, reflectors_.data(),
-                                            num_made_, count, memory_.data, buffer.as<float>()},
+                                            num_made_, count, memory_.data, buffer_.as<float>()},
                                            pool);
     num_made_ += count;
+    if (num_made_ == num_panels_) buffer_ = Memory();
 }
 
 Found Sketch::greedy(GreedyArgs args, ThreadPool& pool) {
@@ -150,16 +153,20 @@ Found Sketch::greedy(GreedyArgs args, ThreadPool& pool) {
     if (learned_ && num_made_ == num_panels_) {
         args.screen = memory_.data, args.reflectors = reflectors_.data();
         found = head_->kernels->sketched_greedy(args, pool) ? Found::kAll : Found::kTooMuch;
+        num_asked_ += args.product.num_tokens;
+        num_left_ += args.num_left;
     } else {
         if (args.values) head_->kernels->head_input(args.product, args.values, pool);
         if (learned_) make_some(pool);
     }
-    if (sample_.next()) {
-        reflectors_ = learn_reflectors(common_, sample_.data(), SampledRows::kRows, head_->k);
-        learned_ = true;
-        num_made_ = 0;
-    }
+    if (sample_.next() && (!learned_ || num_left_ * kFewLeft > num_asked_ * num_panels_)) learn();
     return found;
+}
+
+void Sketch::learn() {
+    reflectors_ = learn_reflectors(common_, sample_.data(), SampledRows::kRows, head_->k);
+    learned_ = true;
+    num_made_ = num_asked_ = num_left_ = 0;
 }
 
 }  // namespace octavo

@@ -39,7 +39,7 @@ std::vector<float> learn_reflectors(const std::vector<double>& common, const flo
 enum class Found : uint8_t { kAll, kTooMuch, kNotAsked };
 
 // Nothing is known at first. Once enough rows were seen, the sketch is made, a part in each step so that none takes
-// long, and it is made anew when four times as many were.
+// long. It is made anew when four times as many were, if it leaves so much to compute that this may pay.
 class Sketch {
   public:
     Sketch(const Matrix& head, Arena& arena, ThreadPool& pool);
@@ -57,6 +57,7 @@ class Sketch {
 
   private:
     void make_some(ThreadPool& pool);
+    void learn();
 
     const Matrix* head_;
     Arena::Piece memory_;
@@ -65,7 +66,9 @@ class Sketch {
     SampledRows sample_;
     std::vector<float> reflectors_;
     int64_t num_panels_;
+    Memory buffer_;  // while it is made
     int64_t num_made_ = 0;
+    int64_t num_asked_ = 0, num_left_ = 0;  // rows since it was made, and the panels that it left to compute
     bool learned_ = false;
     bool broken_ = false;  // something in the head is not finite, or too large
 };

@@ -46,13 +46,15 @@ void compute_panel(const Job& job, int64_t row, int64_t panel, float& best, int3
 void begin_row(void* context, int64_t row, int) {
     const Job& job = *static_cast<const Job*>(context);
     int32_t& token = job.args->token_ids[row];
+    Choice& choice = job.args->choices[row];
+    choice.num_left = 0;
     if (token == kUndecided) return;
     const float* bounds = job.args->product->out + row * job.args->product->out_stride;
     float best = -INFINITY;
     compute_panel(job, row, first_largest(bounds, 0, job.num_panels), best, token);
-    Choice& choice = job.args->choices[row];
     for (int s = 0; s < job.slices; ++s) choice.best[s] = best, choice.token[s] = token;
-    if (count_from(bounds, job.num_panels, best) > job.args->most_panels) token = kUndecided;
+    choice.num_left = count_from(bounds, job.num_panels, best);
+    if (choice.num_left > job.args->most_panels) token = kUndecided;
 }
 
 void search_slice(void* context, int64_t index, int) {
@@ -71,7 +73,7 @@ void search_slice(void* context, int64_t index, int) {
 
 }  // namespace
 
-bool choose_tokens(const ChooseArgs& args, ThreadPool& pool) {
+bool choose_tokens(const ChooseArgs& args, int64_t* num_left, ThreadPool& pool) {
     const int64_t count = args.product->num_tokens;
     Job job{&args};
     job.columns = panel_columns(args.product->format);
@@ -79,8 +81,13 @@ bool choose_tokens(const ChooseArgs& args, ThreadPool& pool) {
     const int64_t threads = pool.size() < Choice::kMostThreads ? pool.size() : Choice::kMostThreads;
     job.slices = int((threads + count - 1) / count);
     pool.parallel_for(count, begin_row, &job);
-    for (int64_t row = 0; row < count; ++row)
-        if (args.token_ids[row] == kUndecided) return false;
+    bool decided = true;
+    *num_left = 0;
+    for (int64_t row = 0; row < count; ++row) {
+        *num_left += args.choices[row].num_left;
+        decided &= args.token_ids[row] != kUndecided;
+    }
+    if (!decided) return false;
     pool.parallel_for(count * job.slices, search_slice, &job);
     for (int64_t row = 0; row < count; ++row) {
         const Choice& choice = args.choices[row];

@@ -26,6 +26,7 @@ struct Choice {
     static constexpr int kMostThreads = 8;
     float best[kMostThreads];
     int32_t token[kMostThreads];
+    int64_t num_left;  // panels that matter after the first one
 };
 
 struct ChooseArgs {
@@ -36,7 +37,8 @@ struct ChooseArgs {
     int32_t* token_ids;   // kAsked or kUndecided
 };
 
-// False if a row is undecided, or has too many panels that matter; token_ids mean nothing then.
-bool choose_tokens(const ChooseArgs& args, ThreadPool& pool);
+// False if a row is undecided, or has too many panels that matter; token_ids mean nothing then. In num_left, how many
+// panels matter, of the rows together.
+bool choose_tokens(const ChooseArgs& args, int64_t* num_left, ThreadPool& pool);
 
 }  // namespace octavo::OCTAVO_ISA

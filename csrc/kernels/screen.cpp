@@ -198,7 +198,7 @@ size_t greedy_scratch_bytes(int64_t k) {
     return sizeof(Choice) + size_t(aligned(k * int64_t(sizeof(float))) + aligned(screen_row_bytes(k)));
 }
 
-bool greedy(const GreedyArgs& args, ThreadPool& pool) {
+bool greedy(GreedyArgs& args, ThreadPool& pool) {
     const LinearArgs& product = args.product;
     const int64_t count = product.num_tokens, k = product.k;
     AskJob job{};
@@ -218,7 +218,8 @@ bool greedy(const GreedyArgs& args, ThreadPool& pool) {
     screen.num_tokens = product.num_tokens;
     run_linear<ScreenWeights>(screen, job.rows, screen_row_bytes(k), pool);
 
-    return choose_tokens({&product, job.exact, most_panels(screen_panels(product.n)), choices, args.token_ids}, pool);
+    return choose_tokens({&product, job.exact, most_panels(screen_panels(product.n)), choices, args.token_ids},
+                         &args.num_left, pool);
 }
 
 }  // namespace octavo::OCTAVO_ISA

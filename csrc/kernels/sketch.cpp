@@ -31,40 +31,27 @@ struct MakeJob {
     int32_t refused = 0;
 };
 
-// x[k][kLanes], column by column.
+// x[k][kLanes], all columns side by side.
 void reflect_columns(const float* reflector, int64_t k, float* x) {
     for (int c = 0; c < kLanes; c += VF::W) {
         VF dot = VF::zero();
         for (int64_t begin = 0; begin < k; begin += kSummed) {
-            VF part = VF::zero();
-            for (int64_t i = begin; i < begin + kSummed && i < k; ++i)
+            const int64_t end = begin + kSummed < k ? begin + kSummed : k;
+            VF parts[4] = {VF::zero(), VF::zero(), VF::zero(), VF::zero()};
+            const auto add = [&](int64_t i, VF& part) {
                 part = fma(VF::set1(reflector[i]), VF::load(x + i * kLanes + c), part);
-            dot = dot + part;
+            };
+            int64_t i = begin;
+            for (; i + 3 < end; i += 4)
+                add(i, parts[0]), add(i + 1, parts[1]), add(i + 2, parts[2]), add(i + 3, parts[3]);
+            for (; i < end; ++i) add(i, parts[0]);
+            dot = dot + ((parts[0] + parts[1]) + (parts[2] + parts[3]));
         }
         for (int64_t i = 0; i < k; ++i) {
             float* at = x + i * kLanes + c;
             fma(VF::set1(-reflector[i]), dot, VF::load(at)).store(at);
         }
     }
-}
-
-// Codes of one group of a row that lies in a column, its scale, and what they are off, squared.
-float round_group(const float* x, int64_t count, uint8_t* codes, float* scale) {
-    float top = 0;
-    for (int64_t i = 0; i < count; ++i)
-        if (std::fabs(x[i * kLanes]) > std::fabs(top)) top = x[i * kLanes];
-    const float step = half_to_float(float_to_half(top / -float(kSketchFormat.zero)));  // the largest is as it was
-    const float inverse = std::fabs(step) > 1e-7f ? 1.0f / step : 0.0f;
-    float lost = 0;
-    for (int64_t i = 0; i < count; ++i) {
-        const float ratio = std::nearbyint(x[i * kLanes] * inverse);
-        const int code = int(ratio < -8 ? -8 : ratio > 7 ? 7 : ratio);
-        const float off = x[i * kLanes] - step * float(code);
-        codes[i] = uint8_t(code + kSketchFormat.zero);
-        lost += off * off;
-    }
-    *scale = step;
-    return lost;
 }
 
 struct PanelParts {
@@ -74,27 +61,81 @@ struct PanelParts {
     float* scales;   // [kGroupColumns][groups]
 };
 
-// Column c of a panel, which is lane `lane` of x[k][kLanes], reflected. False if the row is too large.
-bool round_column(const SketchArgs& args, const PanelParts& parts, int64_t c, const float* x) {
+// Rounds VF::W columns of x[count][kLanes] to multiples of their steps from least to most, gives each to put(i, codes),
+// and returns the sum of the squares of what they are off.
+template <class Put>
+VF round_columns(const float* x, int64_t count, VF step, VF inverse, float least, float most, const Put& put) {
+    VF off = VF::zero();
+    for (int64_t i = 0; i < count; ++i) {
+        const VF element = VF::load(x + i * kLanes);
+        const VF whole = min(max(round(element * inverse), VF::set1(least)), VF::set1(most));
+        const VF left = element - step * whole;
+        off = fma(left, left, off);
+        int32_t codes[VF::W];
+        whole.store_i32(codes);
+        put(i, codes);
+    }
+    return off;
+}
+
+// 1 / steps, or zeros for what is too small.
+VF inverses(const float (&steps)[VF::W]) {
+    float inverse[VF::W];
+    for (int j = 0; j < VF::W; ++j) inverse[j] = std::fabs(steps[j]) > kTiny ? 1.0f / steps[j] : 0.0f;
+    return VF::load(inverse);
+}
+
+// Columns [c, c + VF::W) of a panel, lanes of x[k][kLanes], reflected. False if one is too large.
+bool put_columns(const SketchArgs& args, const PanelParts& parts, int64_t c, const float* x) {
     const int64_t count = num_directions(args.k), rest = rest_of(args.k), groups = kSketchFormat.groups_of(rest);
-    float top = 0, off = 0, lost = 0;
-    for (int64_t d = 0; d < count; ++d) top = std::fmax(top, std::fabs(x[(1 + d) * kLanes]));
-    const float scale = top / 127, inverse = scale > kTiny ? 1.0f / scale : 0.0f;
+    VF::load(x).store(parts.values + c);
+
+    const float* along = x + kLanes;
+    VF top = VF::zero();
     for (int64_t d = 0; d < count; ++d) {
-        const float element = x[(1 + d) * kLanes], ratio = std::nearbyint(element * inverse);
-        const float code = ratio < -127 ? -127 : ratio > 127 ? 127 : ratio;
-        parts.directions[d * kGroupColumns + c] = int8_t(code);
-        off += (element - scale * code) * (element - scale * code);
+        const VF element = VF::load(along + d * kLanes);
+        top = max(max(element, VF::zero() - element), top);
     }
+    float steps[VF::W];
+    (top * VF::set1(1.0f / 127)).store(steps);
+    std::memcpy(parts.values + kGroupColumns + c, steps, sizeof steps);
+    const VF off = round_columns(along, count, VF::load(steps), inverses(steps), -127, 127,
+                                 [&](int64_t d, const int32_t (&codes)[VF::W]) {
+                                     for (int j = 0; j < VF::W; ++j)
+                                         parts.directions[d * kGroupColumns + c + j] = int8_t(codes[j]);
+                                 });
+
+    VF lost = VF::zero();
     for (int64_t g = 0; g < groups; ++g) {
-        const int64_t begin = g * kGroup, left = rest - begin;
-        lost += round_group(x + (1 + count + begin) * kLanes, left < kGroup ? left : kGroup,
-                            parts.codes + c * rest + begin, parts.scales + c * groups + g);
+        const int64_t begin = g * kGroup, left = rest - begin < kGroup ? rest - begin : kGroup;
+        const float* group = x + (1 + count + begin) * kLanes;
+        VF most = VF::zero(), least = VF::zero();
+        for (int64_t i = 0; i < left; ++i) {
+            most = max(most, VF::load(group + i * kLanes));
+            least = min(least, VF::load(group + i * kLanes));
+        }
+        float highest[VF::W], lowest[VF::W];
+        most.store(highest), least.store(lowest);
+        for (int j = 0; j < VF::W; ++j) {  // the largest becomes -8, which there is no 8 for
+            const float largest = highest[j] > -lowest[j] ? highest[j] : lowest[j];
+            steps[j] = half_to_float(float_to_half(largest / -float(kSketchFormat.zero)));
+            parts.scales[(c + j) * groups + g] = steps[j];
+        }
+        lost = lost + round_columns(group, left, VF::load(steps), inverses(steps), -8, 7,
+                                    [&](int64_t i, const int32_t (&codes)[VF::W]) {
+                                        for (int j = 0; j < VF::W; ++j)
+                                            parts.codes[(c + j) * rest + begin + i] =
+                                                uint8_t(codes[j] + kSketchFormat.zero);
+                                    });
     }
-    parts.values[c] = x[0];
-    parts.values[kGroupColumns + c] = scale;
-    parts.values[3 * kGroupColumns + c] = std::fmax(std::sqrt(lost), kDirectionsFor * std::sqrt(off));
-    return lost < kMostNorm * kMostNorm;  // not so a NaN
+    float losts[VF::W], offs[VF::W];
+    lost.store(losts), off.store(offs);
+    bool good = true;
+    for (int j = 0; j < VF::W; ++j) {
+        good &= losts[j] < kMostNorm * kMostNorm;  // not so a NaN
+        parts.values[3 * kGroupColumns + c + j] = std::fmax(std::sqrt(losts[j]), kDirectionsFor * std::sqrt(offs[j]));
+    }
+    return good;
 }
 
 void make_panel(void* context, int64_t index, int thread) {
@@ -119,14 +160,21 @@ void make_panel(void* context, int64_t index, int thread) {
         embedding_rows({args.weight, args.format, k, ids, rows, count});
         for (int64_t i = 0; i < k; ++i)
             for (int c = 0; c < kLanes; ++c) columns[i * kLanes + c] = c < count ? rows[c * k + i] : 0.0f;
-        float squares[kLanes] = {};
-        for (int64_t i = 0; i < k; ++i)
-            for (int c = 0; c < kLanes; ++c) squares[c] += columns[i * kLanes + c] * columns[i * kLanes + c];
-        for (int64_t v = 0; v <= num_directions(k); ++v) reflect_columns(args.reflectors + v * k, k, columns);
-        for (int c = 0; c < kLanes; ++c) {
-            parts.values[2 * kGroupColumns + first + c] = std::sqrt(squares[c]);
-            good &= squares[c] < kMostNorm * kMostNorm && round_column(args, parts, first + c, columns + c);
+        for (int c = 0; c < kLanes; c += VF::W) {
+            VF squares = VF::zero();
+            for (int64_t i = 0; i < k; ++i) {
+                const VF element = VF::load(columns + i * kLanes + c);
+                squares = fma(element, element, squares);
+            }
+            squares.store(parts.values + 2 * kGroupColumns + first + c);
         }
+        for (int64_t v = 0; v <= num_directions(k); ++v) reflect_columns(args.reflectors + v * k, k, columns);
+        for (int c = 0; c < kLanes; c += VF::W) good &= put_columns(args, parts, first + c, columns + c);
+    }
+    for (int c = 0; c < kGroupColumns; ++c) {
+        float& norm = parts.values[2 * kGroupColumns + c];
+        good &= norm < kMostNorm * kMostNorm;
+        norm = std::sqrt(norm);
     }
     pack_panel_of_groups({parts.codes, parts.scales, nullptr, 0, kGroupColumns, rest, kSketchFormat, out}, 0);
     if (!good) __atomic_store_n(&job.refused, 1, __ATOMIC_RELAXED);
@@ -216,7 +264,7 @@ void head_input(const LinearArgs& product, float* values, ThreadPool& pool) {
     values_of_row(product, convert_input(product, pool).row(0), values);
 }
 
-bool sketched_greedy(const GreedyArgs& args, ThreadPool& pool) {
+bool sketched_greedy(GreedyArgs& args, ThreadPool& pool) {
     const LinearArgs& product = args.product;
     const int64_t count = product.num_tokens, k = product.k;
     AskJob job{};
@@ -236,7 +284,8 @@ bool sketched_greedy(const GreedyArgs& args, ThreadPool& pool) {
     sketch.num_tokens = product.num_tokens;
     run_linear<SketchWeights>(sketch, job.rows, aligned(sketch_row_bytes(k)), pool);
 
-    return choose_tokens({&product, job.exact, most_panels(sketch_panels(product.n)), choices, args.token_ids}, pool);
+    return choose_tokens({&product, job.exact, most_panels(sketch_panels(product.n)), choices, args.token_ids},
+                         &args.num_left, pool);
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -46,6 +46,8 @@ from octavo.messages import (
 
 A = TypeVar("A")
 
+MOST_UNDELIVERED = 8
+"""Batches that wait for the event loop. More wait as the few bytes in which the engine sent them, not as objects."""
 ANSWER_LIMIT_S = 30.0
 """A question waits for the step under way and for the questions before it; an engine that takes longer is stuck."""
 
@@ -69,6 +71,8 @@ class AsyncEngine:
         self._input = front_end.input_processor(info, config, seed=seed)
         self._host = host
         self._dispatcher = Dispatcher(host, front_end.tokenizer)
+        self._room = threading.Semaphore(MOST_UNDELIVERED)
+        """For batches that the event loop has not delivered."""
         self._watch = StepWatch()
         self._loop = asyncio.get_running_loop()
         self._dead: EngineDeadError | None = None
@@ -291,7 +295,7 @@ class AsyncEngine:
         check_unpublished(name, await self.published())
         async with aclosing(self.stream(prepared)) as deltas:
             async for _ in deltas:
-                pass
+                self._await_room()
         return find_published(name, await self.published())
 
     async def withdraw(self, name: str) -> bool:
@@ -359,7 +363,12 @@ class AsyncEngine:
                 continue
             self._watch.see(batch, time.monotonic())
             if batch.deltas:
+                self._await_room()
                 self._post(self._deliver, batch)
+
+    def _await_room(self) -> None:
+        while not self._room.acquire(timeout=0.5) and not self._closing.is_set():
+            pass
 
     def _post(self, function: Any, argument: Any) -> None:
         try:
@@ -368,6 +377,7 @@ class AsyncEngine:
             self._closing.set()
 
     def _deliver(self, batch: Batch) -> None:
+        self._room.release()
         try:
             self._dispatcher.deliver(batch)
         except EngineDeadError as error:

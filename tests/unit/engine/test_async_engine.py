@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from octavo.engine.async_engine import AsyncEngine
+from octavo.engine.async_engine import MOST_UNDELIVERED, AsyncEngine
 from octavo.engine.outputs import TextDelta
 from octavo.engine.process_host import ProcessHost
 from octavo.errors import (
@@ -167,6 +168,38 @@ def test_a_slow_reader_gets_one_joined_delta(run: Callable[..., None]) -> None:
         assert len(rest[0].logprobs or []) == len(rest[0].token_ids) and rest[0].finish_reason == "length"
 
     run(body)
+
+
+def test_what_the_event_loop_has_no_time_for_waits_with_the_engine(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = most = 0
+    post, deliver = AsyncEngine._post, AsyncEngine._deliver
+
+    def counted_post(engine: AsyncEngine, function: Any, argument: Any) -> None:
+        nonlocal waiting, most
+        waiting += function == engine._deliver
+        most = max(most, waiting)
+        post(engine, function, argument)
+
+    def counted_deliver(engine: AsyncEngine, batch: Any) -> None:
+        nonlocal waiting
+        waiting -= 1
+        deliver(engine, batch)
+
+    monkeypatch.setattr(AsyncEngine, "_post", counted_post)
+    monkeypatch.setattr(AsyncEngine, "_deliver", counted_deliver)
+
+    async def body(engine: AsyncEngine) -> None:
+        stream = engine.stream(engine.prepare([1, 9], SamplingParams(max_tokens=100, seed=3)))
+        first = await anext(stream)
+        time.sleep(0.5)  # as a front end that is too slow
+        assert most <= MOST_UNDELIVERED + 1
+        rest = "".join([delta.text async for delta in stream])
+        assert first.text + rest == expected_text(engine, [1, 9], 3, 100)
+
+    run(body)
+    assert most >= MOST_UNDELIVERED, "nothing ever waited"
 
 
 def test_the_engine_process_is_killed_in_the_middle_of_streams(run: Callable[..., None]) -> None:
