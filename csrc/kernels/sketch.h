@@ -53,7 +53,8 @@ struct SketchWeights {
     using Activation = uint8_t;
     using Stored = uint8_t;
     static constexpr bool kLargestOnly = true;
-    static constexpr int kVectors = Codes::kVectors, kMaxRows = Codes::kMaxRows, kFetchRows = Codes::kFetchRows;
+    // What is known of the directions keeps the processor from looking ahead over the end of a panel.
+    static constexpr int kVectors = Codes::kVectors, kMaxRows = Codes::kMaxRows, kFetchRows = 1;
     static constexpr int64_t kFetchedAtOnce = Codes::kFetchedAtOnce;
     static int64_t panel_elements(const LinearArgs& args) { return sketch_panel_bytes(args.k); }
 
