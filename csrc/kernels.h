@@ -168,7 +168,6 @@ struct GreedyArgs {
     LinearArgs product;       // out: room for n numbers in each row, for whatever
     const void* screen;       // or sketch
     const float* reflectors;  // of the sketch
-    float* values;            // [k], for those of the first row as the head takes them; a sketch's, may be null
     void* scratch;            // greedy_scratch_bytes(), or sketched_greedy_scratch_bytes(), for each row
     int32_t* token_ids;       // [num_tokens]
     int64_t num_left = 0;     // of panels that had to be computed, or would have to be, for all rows together
@@ -301,7 +300,7 @@ struct Kernels {
     bool (*make_sketch)(const SketchArgs&, ThreadPool&);
     size_t (*sketched_greedy_scratch_bytes)(int64_t k);
     bool (*sketched_greedy)(GreedyArgs&, ThreadPool&);
-    void (*head_input)(const LinearArgs&, float* values, ThreadPool&);  // GreedyArgs::values alone
+    void (*head_input)(const LinearArgs&, float* values, ThreadPool&);  // [k], the first row as the product takes it
     void (*route)(const RouteArgs&, ThreadPool&);
     void (*add_shares)(const SharesArgs&, ThreadPool&);
 };

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kMeanOf = 1024;  // rows of the head, at most
 constexpr int64_t kParts = 32;     // steps in which a sketch is made
 constexpr int kRefinements = 8;
-// Of the panels, that it leaves to compute in the mean. Reading so few takes less than learning again could save.
+// Of the panels, that it leaves to compute in the mean: so few take less than learning again would save.
 constexpr int64_t kFewLeft = 16;
 
 using Vector = std::vector<double>;
@@ -99,13 +99,6 @@ Vector mean_row(const Matrix& head, ThreadPool& pool) {
 
 }  // namespace
 
-bool SampledRows::next() {
-    ++num_seen_;
-    if (num_seen_ < kRows * stride_) return false;
-    stride_ *= 4;
-    return true;
-}
-
 std::vector<float> learn_reflectors(const Vector& common, const float* rows, int64_t num_rows, int64_t k) {
     std::vector<Vector> vectors{common};
     normalise(vectors[0]);
@@ -135,38 +128,49 @@ size_t Sketch::bytes(const Matrix& head) {
            size_t(SampledRows::kRows + 1 + num_directions(head.k)) * size_t(head.k) * sizeof(float);
 }
 
+void Sketch::see(const LinearArgs& product, ThreadPool& pool) {
+    head_->kernels->head_input(product, sample_.place(), pool);
+    if (!sample_.next()) return;
+    reflectors_ = learn_reflectors(common_, sample_.data(), SampledRows::kRows, head_->k);
+    sample_.forget();
+    buffer_ = Memory(head_->kernels->make_sketch_buffer_bytes(head_->k, pool.size()));
+    num_made_ = 0;
+    state_ = State::kMaking;
+}
+
 void Sketch::make_some(ThreadPool& pool) {
     const int64_t count = std::min((num_panels_ + kParts - 1) / kParts, num_panels_ - num_made_);
-    if (buffer_.size() == 0) buffer_ = Memory(head_->kernels->make_sketch_buffer_bytes(head_->k, pool.size()));
-    broken_ = !head_->kernels->make_sketch({head_->memory.data, head_->format, head_->n, head_->k, reflectors_.data(),
-                                            num_made_, count, memory_.data, buffer_.as<float>()},
-                                           pool);
+    const bool good =
+        head_->kernels->make_sketch({head_->memory.data, head_->format, head_->n, head_->k, reflectors_.data(),
+                                     num_made_, count, memory_.data, buffer_.as<float>()},
+                                    pool);
     num_made_ += count;
-    if (num_made_ == num_panels_) buffer_ = Memory();
+    if (!good)
+        state_ = State::kBroken;
+    else if (num_made_ == num_panels_)
+        state_ = State::kMade;
+    if (state_ != State::kMaking) buffer_ = Memory();
+}
+
+void Sketch::review(int64_t num_rows, int64_t num_left) {
+    num_asked_ += num_rows, num_left_ += num_left;
+    if (num_left_ < patience_ * num_panels_) return;
+    if (num_left_ * kFewLeft > num_asked_ * num_panels_) {
+        patience_ *= 2;  // it may be that nothing can be learned from these rows
+        state_ = State::kSeeing;
+    }
+    num_asked_ = num_left_ = 0;
 }
 
 Found Sketch::greedy(GreedyArgs args, ThreadPool& pool) {
     const std::lock_guard<std::mutex> lock(asking_);
-    if (broken_ || args.product.num_tokens > kMostRows) return Found::kNotAsked;
-    Found found = Found::kNotAsked;
-    args.values = sample_.place();
-    if (learned_ && num_made_ == num_panels_) {
-        args.screen = memory_.data, args.reflectors = reflectors_.data();
-        found = head_->kernels->sketched_greedy(args, pool) ? Found::kAll : Found::kTooMuch;
-        num_asked_ += args.product.num_tokens;
-        num_left_ += args.num_left;
-    } else {
-        if (args.values) head_->kernels->head_input(args.product, args.values, pool);
-        if (learned_) make_some(pool);
-    }
-    if (sample_.next() && (!learned_ || num_left_ * kFewLeft > num_asked_ * num_panels_)) learn();
-    return found;
-}
-
-void Sketch::learn() {
-    reflectors_ = learn_reflectors(common_, sample_.data(), SampledRows::kRows, head_->k);
-    learned_ = true;
-    num_made_ = num_asked_ = num_left_ = 0;
+    if (state_ == State::kBroken || args.product.num_tokens > kMostRows) return Found::kNotAsked;
+    if (state_ == State::kSeeing) return see(args.product, pool), Found::kNotAsked;
+    if (state_ == State::kMaking) return make_some(pool), Found::kNotAsked;
+    args.screen = memory_.data, args.reflectors = reflectors_.data();
+    const bool found = head_->kernels->sketched_greedy(args, pool);
+    review(args.product.num_tokens, args.num_left);
+    return found ? Found::kAll : Found::kTooMuch;
 }
 
 }  // namespace octavo

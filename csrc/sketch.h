@@ -1,6 +1,7 @@
 // The sketch of a head (kernels/sketch.h) and what it learns from: rows that the head is multiplied with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -10,24 +11,26 @@
 
 namespace octavo {
 
-// Of few rows of activations, spread over all that came: as many of each time, though it is not known how many come.
+// Rows of activations to learn from.
 class SampledRows {
   public:
     static constexpr int64_t kRows = 64;
 
     explicit SampledRows(int64_t k) : k_(k), rows_(size_t(kRows * k)) {}
 
-    // Where the next row goes, or null if it is not wanted.
-    float* place() { return num_seen_ % stride_ == 0 ? rows_.data() + num_seen_ / stride_ % kRows * k_ : nullptr; }
-    // That row has come. True if it is time to learn from the rows: with the 64th, the 256th, the 1024th, and so on.
-    bool next();
-
+    float* place() { return rows_.data() + num_seen_ * k_; }  // where the next row goes
+    bool next() { return ++num_seen_ == kRows; }              // that row has come; whether it was the last
     const float* data() const { return rows_.data(); }
+
+    // They are of somebody's text: what was learned from is not kept.
+    void forget() {
+        num_seen_ = 0;
+        std::fill(rows_.begin(), rows_.end(), 0.0f);
+    }
 
   private:
     int64_t k_;
     int64_t num_seen_ = 0;
-    int64_t stride_ = 1;
     std::vector<float> rows_;
 };
 
@@ -39,7 +42,7 @@ std::vector<float> learn_reflectors(const std::vector<double>& common, const flo
 enum class Found : uint8_t { kAll, kTooMuch, kNotAsked };
 
 // Nothing is known at first. Once enough rows were seen, the sketch is made, a part in each step so that none takes
-// long. It is made anew when four times as many were, if it leaves so much to compute that this may pay.
+// long. If then it leaves much to compute, as other rows come than it learned from, it learns again, from other rows.
 class Sketch {
   public:
     Sketch(const Matrix& head, Arena& arena, ThreadPool& pool);
@@ -50,14 +53,15 @@ class Sketch {
     static bool fits(const WeightFormat& format, int64_t k);
     static size_t bytes(const Matrix& head);
 
-    // As Kernels::greedy; `screen`, `reflectors` and `values` of args are set here. Calls from several threads wait for
-    // one another.
+    // As Kernels::greedy; `screen` and `reflectors` of args are set here. Calls from several threads wait for one
+    // another.
     Found greedy(GreedyArgs args, ThreadPool& pool);
     size_t scratch_bytes() const { return size_t(kMostRows) * head_->kernels->sketched_greedy_scratch_bytes(head_->k); }
 
   private:
+    void see(const LinearArgs& product, ThreadPool& pool);
     void make_some(ThreadPool& pool);
-    void learn();
+    void review(int64_t num_rows, int64_t num_left);
 
     const Matrix* head_;
     Arena::Piece memory_;
@@ -68,9 +72,9 @@ class Sketch {
     int64_t num_panels_;
     Memory buffer_;  // while it is made
     int64_t num_made_ = 0;
-    int64_t num_asked_ = 0, num_left_ = 0;  // rows since it was made, and the panels that it left to compute
-    bool learned_ = false;
-    bool broken_ = false;  // something in the head is not finite, or too large
+    int64_t num_asked_ = 0, num_left_ = 0;  // rows of late, and the panels that it left to compute
+    int64_t patience_ = 16;                 // heads' worth of panels
+    enum class State : uint8_t { kSeeing, kMaking, kMade, kBroken } state_ = State::kSeeing;
 };
 
 }  // namespace octavo

@@ -220,7 +220,6 @@ void prepare_row(void* context, int64_t row, int) {
     const int64_t k = product.k, count = num_directions(k), rest = rest_of(k);
     float* x = job.values + row * aligned(2 * k * int64_t(sizeof(float))) / int64_t(sizeof(float));
     values_of_row(product, job.exact.row(row), x);
-    if (row == 0 && job.args->values) std::memcpy(job.args->values, x, size_t(k) * sizeof(float));
     const float norm = size_of(x, k);
     for (int64_t v = 0; v <= count; ++v) reflect(job.args->reflectors + v * k, k, x);
     uint8_t* out = job.rows + row * aligned(sketch_row_bytes(k));

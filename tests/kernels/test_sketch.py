@@ -118,16 +118,17 @@ def test_what_it_learned_is_no_matter_of_right_and_wrong(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", PATHS)
 def test_it_learns_again(isa: str) -> None:
-    """With the 256th row it learns from rows of all of these, and finds what it could not before."""
+    """When it finds little, from rows of now, and then finds most."""
     x, weight = like_a_models(2000, 192, 400)
-    head = Head(np.concatenate([x, np.eye(192)]), *rounded(weight, "int8_zero"), isa)
-    head.teach(range(400, 464))
+    head = Head(np.concatenate([x, np.eye(192)[:60]]), *rounded(weight, "int8_zero"), isa)
+    head.teach(range(400, 460))
     before = head.check(range(30))
-    steps = 0
-    while steps < 400:
-        head.greedy(range(steps, steps + 1))
-        steps += 1
-    assert head.check(range(30)) > before
+    for turn in range(20):
+        for row in range(400):
+            head.greedy(range(row, row + 1))
+        if turn > 1 and head.check(range(30)) > max(before, 40):
+            return
+    raise AssertionError("it finds no more than before")
 
 
 @pytest.mark.parametrize("isa", PATHS)
