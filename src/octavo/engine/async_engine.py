@@ -222,9 +222,8 @@ class AsyncEngine:
         self._idle.clear()
         try:
             while True:
-                while unread := mailbox.take():
-                    for delta in unread:
-                        yield delta
+                while (delta := mailbox.take()) is not None:
+                    yield delta
                 if mailbox.finished:
                     return
                 mailbox.at_rest = True

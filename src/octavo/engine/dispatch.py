@@ -65,7 +65,8 @@ class Unread:
 class Mailbox:
     """One request's deltas until they are read.
 
-    Deltas of one answer are joined while nobody reads, so a slow reader costs the memory of one answer at most.
+    Deltas of one answer are joined while nobody reads, so a slow reader costs the memory of one answer at most. Answers
+    are read one by one; the others stay packed meanwhile.
     """
 
     def __init__(
@@ -89,16 +90,17 @@ class Mailbox:
         """Whether nothing more will come."""
         return self._error is not None or self.processor.finished
 
-    def take(self) -> list[TextDelta]:
-        """Everything unread, one delta per answer.
+    def take(self) -> TextDelta | None:
+        """All that is unread of one answer, of that which has waited longest; None if nothing is.
 
         Raises:
             Exception: Why the request failed, once all before it is read; an OctavoError unless it is a fault of ours.
         """
-        unread, self._unread = [waiting.joined() for waiting in self._unread.values()], {}
-        if not unread and self._error is not None:
+        if self._unread:
+            return self._unread.pop(next(iter(self._unread))).joined()
+        if self._error is not None:
             raise self._error
-        return unread
+        return None
 
     def put(self, delta: TextDelta) -> bool:
         """Take in what the processor made of a step. Whether the tap took it."""

@@ -204,8 +204,8 @@ class LLM:
         mailbox = self._dispatcher.open(prepared, _nobody_waits)
         try:
             while True:
-                while unread := mailbox.take():
-                    yield from unread
+                while (delta := mailbox.take()) is not None:
+                    yield delta
                 if mailbox.finished:
                     return
                 self._pump()
@@ -222,7 +222,7 @@ class LLM:
                 while waiting:
                     self._pump()
                     for mailbox in waiting:
-                        for delta in mailbox.take():
+                        while (delta := mailbox.take()) is not None:
                             update_output(outputs[mailbox.prepared.request_id], delta)
                     left = [m for m in waiting if not outputs[m.prepared.request_id].finished]
                     advance(len(waiting) - len(left))

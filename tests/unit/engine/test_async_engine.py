@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -26,7 +27,7 @@ from octavo.errors import (
     RequestError,
     ShuttingDownError,
 )
-from octavo.messages import SamplingParams
+from octavo.messages import SamplingParams, TokenLogprobs
 from support.hosts import scripted_config
 from support.paths import TESTS, TINYSTORIES
 from support.scripted import answer
@@ -200,6 +201,32 @@ def test_what_the_event_loop_has_no_time_for_waits_with_the_engine(
 
     run(body)
     assert most >= MOST_UNDELIVERED, "nothing ever waited"
+
+
+def test_of_answers_that_wait_one_is_unpacked_at_a_time(run: Callable[..., None]) -> None:
+    async def body(engine: AsyncEngine) -> None:
+        params = SamplingParams(max_tokens=100, seed=3, logprobs=0, n=3)
+        stream = engine.stream(engine.prepare([1, 9], params))
+        seen = [await anext(stream)]
+
+        async def idle() -> bool:
+            return not (await engine.stats()).num_running
+
+        await until(idle)
+        await asyncio.sleep(0.1)
+        gc.collect()
+        before = sum(isinstance(thing, TokenLogprobs) for thing in gc.get_objects())
+        async for delta in stream:
+            unpacked = sum(isinstance(thing, TokenLogprobs) for thing in gc.get_objects()) - before
+            assert unpacked <= len(delta.logprobs or [])
+            seen.append(delta)
+            delta.logprobs = None
+        assert sorted(delta.index for delta in seen if delta.finish_reason) == [0, 1, 2]
+        for index in range(3):
+            text = "".join(delta.text for delta in seen if delta.index == index)
+            assert text == expected_text(engine, [1, 9], 3, 100, index)
+
+    run(body)
 
 
 def test_the_engine_process_is_killed_in_the_middle_of_streams(run: Callable[..., None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from octavo.engine.outputs import TextDelta
+from octavo.messages import TokenLogprobs
 from octavo.server.line import Line, line_of, offer_line
-from octavo.server.openai.event_tap import EventTap
+from octavo.server.openai.event_tap import EventTap, event_frames
 
 
 class Transport:
@@ -104,3 +106,26 @@ def test_a_step_without_text_writes_nothing() -> None:
     assert tap.take(TextDelta(index=0, text="", token_ids=[1]))
     tap.flush()
     assert notes == []
+
+
+def test_a_delta_whose_frames_wait_to_be_read_keeps_no_logprobs() -> None:
+    logprobs = [TokenLogprobs(7, -1.0, 1, [])]
+    passed = [TextDelta(index=0, text=text, token_ids=[7], logprobs=logprobs) for text in ("", "a")]
+    seen: list[Any] = []
+
+    async def deltas(tap: Any) -> AsyncGenerator[tuple[int, TextDelta], None]:
+        for delta in passed:
+            yield 0, delta
+
+    def frames_of(choice: int, delta: TextDelta) -> bytes:
+        seen.append(delta.logprobs)
+        return delta.text.encode()
+
+    async def body() -> None:
+        generation: Any = SimpleNamespace(stream_interval=1, deltas=deltas)
+        async for frames in event_frames(generation, None, frames_of):
+            assert frames == b"a" and passed[1].logprobs is None
+        assert seen == [logprobs, logprobs]
+        assert passed[0].logprobs == logprobs, "nothing was written: it may be part of what comes next"
+
+    asyncio.run(body())

@@ -84,6 +84,7 @@ async def event_frames(
     async with aclosing(generation.deltas(tap)) as deltas:
         async for choice, delta in deltas:
             if frames := frames_of(choice, delta):
+                delta.logprobs = None  # they are in the frames, and the delta stays until those are read
                 yield frames
     if last := ending():
         yield last
