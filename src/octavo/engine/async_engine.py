@@ -294,7 +294,7 @@ class AsyncEngine:
         check_unpublished(name, await self.published())
         async with aclosing(self.stream(prepared)) as deltas:
             async for _ in deltas:
-                self._await_room()
+                pass
         return find_published(name, await self.published())
 
     async def withdraw(self, name: str) -> bool:

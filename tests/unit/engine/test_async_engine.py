@@ -362,6 +362,16 @@ def test_memory_can_be_asked_for_and_changed(run: Callable[..., None]) -> None:
     run(body)
 
 
+@pytest.mark.timeout(20)
+def test_any_number_of_prefixes_may_be_published(run: Callable[..., None]) -> None:
+    async def body(engine: AsyncEngine) -> None:
+        for number in range(MOST_UNDELIVERED + 2):
+            await engine.publish("one", [3 + number] * 40)
+            assert await engine.withdraw("one")
+
+    run(body)
+
+
 def test_an_engine_that_does_not_answer_costs_one_thread(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
